@@ -1,0 +1,1 @@
+"""batch-invariance: does batching change the scored outputs of one llama-server cell?"""

@@ -1,0 +1,1 @@
+"""Pure codecs: bytes in, bytes out. No file is opened here."""

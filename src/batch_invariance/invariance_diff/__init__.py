@@ -1,0 +1,1 @@
+"""Pure core: evidence in, verdict and certificate out. No network, process, thread, clock or file."""
