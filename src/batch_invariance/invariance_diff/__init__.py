@@ -1,1 +1,1 @@
-"""Pure core: evidence in, verdict and certificate out. No network, process, thread, clock or file."""
+"""Pure core: evidence in, verdict and certificate out. It touches no file, network or clock."""

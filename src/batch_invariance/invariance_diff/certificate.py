@@ -1,0 +1,285 @@
+"""The certificate: one JSON object per cell, derived from evidence and from nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from batch_invariance.invariance_diff import rules
+from batch_invariance.invariance_diff.codec import to_json
+from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.evidence import EvidenceReader
+from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
+from batch_invariance.invariance_diff.measure import LostTrial, measure
+from batch_invariance.invariance_diff.model import Arm, Outcome, Source, Status, Verdict
+from batch_invariance.invariance_diff.pairs import PairReport
+from batch_invariance.invariance_diff.proof import Coverage, Overlap
+from batch_invariance.invariance_diff.records import (
+    Event,
+    Header,
+    LifetimeEnd,
+    LifetimeStart,
+    Observer,
+    ScorerInfo,
+    Subject,
+)
+from batch_invariance.invariance_diff.sections import (
+    Claims,
+    Controls,
+    Horizon,
+    PromotionScope,
+    Row,
+    Sensitivity,
+    Throughput,
+    claims_of,
+    controls_of,
+    horizon_of,
+    rows_of,
+    scope_of,
+    sensitivity_of,
+    throughput_of,
+)
+from batch_invariance.invariance_diff.verdict import decide_status, divergence_class, promotable
+
+FLOOR_GATE = "F2_completion_floor"
+
+
+@dataclass(frozen=True, slots=True)
+class ArmB:
+    """The slot-allocation control in short: score-identical to A, and to C."""
+
+    ab_passed: bool
+    bc_passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionFloor:
+    """Gate F2's figures: answered and non-answered trials by failure mode, per arm."""
+
+    n_ok_a: int
+    n_ok_b: int
+    n_ok_c: int
+    n_failure_a: Mapping[str, int]
+    n_failure_b: Mapping[str, int]
+    n_failure_c: Mapping[str, int]
+    min_ok_fraction: float
+    completion_floor_ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkSetRef:
+    """The work-set by name, digest and size."""
+
+    name: str
+    sha256: str
+    n_items: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRef:
+    """The schedules by digest: their seed, and one line per planned pass."""
+
+    seed: int
+    digest: str
+    passes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeReport:
+    """One launch of the server, as asked and as it ended."""
+
+    start: LifetimeStart
+    end: LifetimeEnd | None
+
+
+@dataclass(frozen=True, slots=True)
+class EvidenceRef:
+    """The evidence this certificate derives from: file name beside it, digest, records."""
+
+    file: str
+    sha256: str
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The verdict about one cell. Field by field: docs/output-contract.md."""
+
+    schema_version: int
+    rules_version: int
+    gate: str
+    model: str
+    ctx: int
+    dispatch_n: int
+    status: Status
+    verdict: Verdict
+    source: Source
+    promotable: bool
+    decision_reasons: tuple[str, ...]
+    gates: tuple[GateResult, ...]
+    divergence_class: str | None
+    anomaly: str | None
+    mismatch: tuple[str, ...]
+    token_divergence_ids: tuple[str, ...]
+    arm_b: ArmB
+    per_pass_ac_divergent: Mapping[str, tuple[str, ...]]
+    per_pass_ac_token_only: Mapping[str, tuple[str, ...]]
+    divergence_report: Mapping[str, PairReport]
+    overlap: Overlap
+    overlap_ok: bool
+    completion_floor: CompletionFloor
+    cobatch_coverage: Coverage
+    sensitivity: Sensitivity
+    promotion_scope: PromotionScope
+    invariant_fields: tuple[str, ...]
+    kv_label: str
+    n_passes: int
+    ts_utc: str
+    cell_sha256: str
+    subject: Subject
+    observer: Observer
+    workset: WorkSetRef
+    workset_sha256: str
+    scorer: ScorerInfo
+    schedule: ScheduleRef
+    claims: Claims
+    horizon: Horizon
+    throughput: Throughput
+    controls: Controls
+    lost_trials: tuple[LostTrial, ...]
+    untested_ids: tuple[str, ...]
+    events: tuple[Event, ...]
+    lifetimes: tuple[LifetimeReport, ...]
+    evidence: EvidenceRef
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """The certificate as a JSON object."""
+        result: dict[str, Any] = to_json(self)
+        return result
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes: sorted keys, two spaces, one newline at the end."""
+        text = json.dumps(self.to_json(), sort_keys=True, indent=2, allow_nan=False)
+        return text.encode("ascii") + b"\n"
+
+
+def certify(lines: Iterable[bytes], evidence_file: str) -> Certificate:
+    """Derives the certificate from the lines of one evidence file.
+
+    The only way to a certificate; `run-live` uses it on the bytes it has just written. Raises
+    EvidenceError where the lines are not evidence.
+    """
+    reader = EvidenceReader(lines)
+    facts = measure(reader)
+    return build_cert(examine(facts), EvidenceRef(evidence_file, reader.sha256, reader.n_records))
+
+
+def cell_sha256(header: Header) -> str:
+    """Digest of everything that could change the cell's arithmetic."""
+    return digest_of(
+        {
+            "cell": to_json(header.cell),
+            "model_sha256": header.subject.model.sha256,
+            "server_version": header.subject.server_version,
+            "executable_sha256": header.subject.executable_sha256,
+            "libraries": dict(header.subject.libraries),
+            "sampling": header.plan.sampling.to_json(),
+        }
+    )
+
+
+def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
+    """Puts the certificate together from examined facts."""
+    facts = examined.facts
+    header = facts.header
+    results = evaluate(examined)
+    decision = decide_status(results)
+    pairs = facts.pairs
+    cell = header.cell
+    return Certificate(
+        schema_version=rules.CERTIFICATE_SCHEMA,
+        rules_version=rules.RULES_VERSION,
+        gate=rules.PRODUCER_GATE,
+        model=cell.model,
+        ctx=cell.ctx,
+        dispatch_n=cell.dispatch_n,
+        status=decision.status,
+        verdict=decision.verdict,
+        source=header.source,
+        promotable=promotable(results, decision.verdict, header.source, rules.PRODUCER_GATE),
+        decision_reasons=decision.reasons,
+        gates=results,
+        divergence_class=divergence_class(examined, decision.verdict),
+        anomaly=decision.anomaly,
+        mismatch=pairs["AC"].divergent_ids,
+        token_divergence_ids=pairs["AC"].token_divergence_ids,
+        arm_b=ArmB(pairs["AB"].passed, pairs["BC"].passed),
+        per_pass_ac_divergent={str(i): tuple(s) for i, (s, _) in facts.per_pass.items() if s},
+        per_pass_ac_token_only={str(i): tuple(t) for i, (_, t) in facts.per_pass.items() if t},
+        divergence_report=pairs,
+        overlap=examined.overlap,
+        overlap_ok=examined.overlap.overlap_ok,
+        completion_floor=_completion_floor(examined, results),
+        cobatch_coverage=examined.coverage,
+        sensitivity=sensitivity_of(examined),
+        promotion_scope=scope_of(header),
+        invariant_fields=rules.INVARIANT_FIELDS,
+        kv_label=kv_label(header),
+        n_passes=sum(p.arm is Arm.C for p in header.plan.passes),
+        ts_utc=header.ts_utc,
+        cell_sha256=cell_sha256(header),
+        subject=header.subject,
+        observer=header.observer,
+        workset=WorkSetRef(header.workset.name, header.workset.sha256, len(facts.items)),
+        workset_sha256=header.workset.sha256,
+        scorer=header.scorer,
+        schedule=_schedule(header),
+        claims=claims_of(examined, results),
+        horizon=horizon_of(examined),
+        throughput=throughput_of(facts),
+        controls=controls_of(facts),
+        lost_trials=tuple(facts.lost),
+        untested_ids=tuple(facts.untested),
+        events=tuple(facts.events),
+        lifetimes=tuple(LifetimeReport(life.start, life.end) for life in facts.lifetimes),
+        evidence=evidence,
+        rows=rows_of(examined),
+    )
+
+
+def kv_label(header: Header) -> str:
+    """KV types and layout in short, such as `f16/f16 split`."""
+    cell = header.cell
+    layout = "unified" if cell.kv_unified else "split"
+    return f"{cell.kv_type_k}/{cell.kv_type_v} {layout}"
+
+
+def _schedule(header: Header) -> ScheduleRef:
+    passes = header.plan.passes
+    return ScheduleRef(
+        header.plan.schedule_seed,
+        digest_of(to_json(passes)),
+        tuple(f"{p.arm.value}{p.pass_index} {p.kind.value} {p.ordering.value}" for p in passes),
+    )
+
+
+def _completion_floor(examined: Examined, results: tuple[GateResult, ...]) -> CompletionFloor:
+    modes = examined.facts.failure_modes
+    floor = next(g for g in results if g.gate == FLOOR_GATE)
+
+    def failures(arm: str) -> dict[str, int]:
+        return {k: n for k, n in sorted(modes.get(arm, {}).items()) if k != OK_MODE}
+
+    return CompletionFloor(
+        n_ok_a=modes.get("A", {}).get(OK_MODE, 0),
+        n_ok_b=modes.get("B", {}).get(OK_MODE, 0),
+        n_ok_c=modes.get("C", {}).get(OK_MODE, 0),
+        n_failure_a=failures("A"),
+        n_failure_b=failures("B"),
+        n_failure_c=failures("C"),
+        min_ok_fraction=rules.MIN_OK_FRACTION,
+        completion_floor_ok=floor.outcome is Outcome.PASS,
+    )

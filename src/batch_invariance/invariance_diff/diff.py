@@ -1,0 +1,196 @@
+"""Comparing one trial with another, and adding the comparisons of two arms up.
+
+Two layers are kept apart. *Score*: the invariant fields of gate F0. *Token*: what was generated:
+token ids, text, finish reason, reasoning, tool calls and the token count. Logprob drift is a third,
+measured on the common prefix of the tokens alone.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from batch_invariance.invariance_diff.model import Completion, Trial
+from batch_invariance.invariance_diff.packed import unpack_floats, unpack_ids
+from batch_invariance.invariance_diff.rules import INVARIANT_FIELDS
+
+TOKEN_FIELDS = (
+    "token_ids",
+    "text",
+    "finish_reason",
+    "reasoning",
+    "tool_calls",
+    "completion_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDivergence:
+    """Where two token sequences part: the index, the token on each side (None past an end), and
+    x's margin there: logprob of its best token minus that of the runner-up, in nats."""
+
+    token_index: int
+    token_x: int | None
+    token_y: int | None
+    margin_x: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Logprobs on the common prefix: positions compared, positions that moved, the first of them,
+    and the largest absolute move in nats over the chosen token and the alternatives."""
+
+    n_positions: int
+    n_moved: int
+    first_index: int | None
+    max_abs: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialDiff:
+    """What differs between trials x and y. Empty tuples mean equal.
+
+    `tokens_known` is false where either side lacks token ids; `drift` is None where logprobs
+    are missing or degenerate on either side.
+    """
+
+    score_fields: tuple[str, ...]
+    token_fields: tuple[str, ...]
+    tokens_known: bool
+    n_tokens: int
+    first: FirstDivergence | None
+    drift: Drift | None
+
+    @property
+    def score_divergent(self) -> bool:
+        """Whether gate F0 sees a difference."""
+        return bool(self.score_fields)
+
+    @property
+    def token_divergent(self) -> bool:
+        """Whether what was generated differs."""
+        return bool(self.token_fields)
+
+
+def compare_trials(x: Trial, y: Trial) -> TrialDiff:
+    """Compares two answered trials of one item. Raises ValueError for a lost one."""
+    a, b = x.result, y.result
+    if not isinstance(a, Completion) or not isinstance(b, Completion):
+        raise ValueError("a lost trial cannot be compared")
+    token_fields = tuple(name for name in TOKEN_FIELDS if getattr(a, name) != getattr(b, name))
+    tokens_known = a.token_ids is not None and b.token_ids is not None
+    common, first = _common_prefix(a, b)
+    return TrialDiff(
+        _score_fields(x, y), token_fields, tokens_known, common, first, _drift(a, b, common)
+    )
+
+
+def _invariants(trial: Trial) -> tuple[object, ...]:
+    scored, result = trial.scored, trial.result
+    if scored is None or not isinstance(result, Completion):
+        raise ValueError("a lost trial has no invariant fields")
+    return (
+        scored.score,
+        scored.passed,
+        scored.extracted_answer,
+        scored.expected_answer,
+        result.prompt_tokens,
+        scored.failure_mode,
+    )
+
+
+def _score_fields(x: Trial, y: Trial) -> tuple[str, ...]:
+    pairs = zip(INVARIANT_FIELDS, _invariants(x), _invariants(y), strict=True)
+    return tuple(name for name, u, v in pairs if not _identical(u, v))
+
+
+def _identical(u: object, v: object) -> bool:
+    """Equal exactly and by type; NaN equals nothing."""
+    return type(u) is type(v) and u == v
+
+
+def _common_prefix(a: Completion, b: Completion) -> tuple[int, FirstDivergence | None]:
+    """(length of the common prefix in tokens, where the sequences part)."""
+    if a.token_ids is None or b.token_ids is None:
+        return 0, None
+    if a.token_ids == b.token_ids:
+        return _packed_count(a.token_ids), None
+    ids_a, ids_b = unpack_ids(a.token_ids), unpack_ids(b.token_ids)
+    n = 0
+    for u, v in zip(ids_a, ids_b, strict=False):
+        if u != v:
+            break
+        n += 1
+    token_a = ids_a[n] if n < len(ids_a) else None
+    token_b = ids_b[n] if n < len(ids_b) else None
+    return n, FirstDivergence(n, token_a, token_b, margin_at(a, n))
+
+
+def _packed_count(text: str) -> int:
+    return (len(text) * 3 // 4 - text[-2:].count("=")) // 4 if text else 0
+
+
+def margin_at(completion: Completion, index: int) -> float | None:
+    """Logprob of the best alternative minus that of the second at one position, in nats."""
+    if completion.top_logprobs is None or completion.token_ids is None:
+        return None
+    n = _packed_count(completion.token_ids)
+    tops = unpack_floats(completion.top_logprobs)
+    width = len(tops) // n if n else 0
+    if width < 2 or not 0 <= index < n:
+        return None
+    best, second = sorted(tops[index * width : (index + 1) * width], reverse=True)[:2]
+    return best - second
+
+
+def degenerate(logprobs: str | None) -> bool:
+    """Whether logprobs are no evidence: missing, not finite, or all one value over two or more."""
+    if logprobs is None:
+        return True
+    values = unpack_floats(logprobs)
+    if not values or any(not math.isfinite(v) for v in values):
+        return True
+    return len(set(values)) == 1 and (len(values) > 1 or values[0] == 0.0)
+
+
+def _drift(a: Completion, b: Completion, common: int) -> Drift | None:
+    if common == 0 or a.logprobs is None or b.logprobs is None:
+        return None
+    if a.logprobs == b.logprobs and a.top_logprobs == b.top_logprobs and a.top_ids == b.top_ids:
+        return None if degenerate(a.logprobs) else Drift(common, 0, None, 0.0)
+    if degenerate(a.logprobs) or degenerate(b.logprobs):
+        return None
+    rows_a, rows_b = _rows(a, common), _rows(b, common)
+    if rows_a is None or rows_b is None:
+        return None
+    moved, first, largest = 0, None, 0.0
+    for index, (u, v) in enumerate(zip(rows_a, rows_b, strict=True)):
+        if u != v:
+            moved += 1
+            first = index if first is None else first
+            largest = max(largest, _largest_move(u, v))
+    return Drift(common, moved, first, largest)
+
+
+_Row = tuple[float, tuple[tuple[int, float], ...]]
+
+
+def _rows(completion: Completion, n: int) -> list[_Row] | None:
+    """Per position the chosen token's logprob and the (id, logprob) of the alternatives."""
+    chosen = unpack_floats(completion.logprobs or "")
+    if len(chosen) < n:
+        return None
+    ids = unpack_ids(completion.top_ids or "")
+    tops = unpack_floats(completion.top_logprobs or "")
+    if len(ids) != len(tops) or len(ids) % len(chosen):
+        return None
+    width = len(ids) // len(chosen)
+    pairs = tuple(zip(ids, tops, strict=True))
+    return [(chosen[i], pairs[i * width : (i + 1) * width]) for i in range(n)]
+
+
+def _largest_move(u: _Row, v: _Row) -> float:
+    """Largest move at one position; an alternative that only one side lists is no measure."""
+    other = dict(v[1])
+    moves = [abs(logprob - other[token]) for token, logprob in u[1] if token in other]
+    return max([abs(u[0] - v[0]), *moves])

@@ -1,0 +1,273 @@
+"""The evidence codec: records to chained JSON Lines, and back, one line at a time.
+
+Every line is an object with `seq` (0, 1, 2, ...), `prev` (SHA-256 of the line before, without its
+newline; 64 zeros on the first) and `kind`. Neither direction holds more than one line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
+
+from batch_invariance.errors import EvidenceError
+from batch_invariance.invariance_diff.codec import from_json, to_json
+from batch_invariance.invariance_diff.digest import canonical_json
+from batch_invariance.invariance_diff.model import (
+    Arm,
+    Completion,
+    Failure,
+    Scored,
+    Trial,
+    TrialKey,
+)
+from batch_invariance.invariance_diff.records import (
+    ControlPlan,
+    Event,
+    Footer,
+    Header,
+    LifetimeEnd,
+    LifetimeStart,
+    PassEnd,
+    PassStart,
+    Record,
+    WaveEnd,
+)
+from batch_invariance.invariance_diff.rules import EVIDENCE_SCHEMA
+
+FIRST_PREV = "0" * 64
+TRIAL_KIND = "trial"
+
+_KINDS: dict[str, type[Any]] = {
+    "header": Header,
+    "lifetime_start": LifetimeStart,
+    "lifetime_end": LifetimeEnd,
+    "pass_start": PassStart,
+    "wave_end": WaveEnd,
+    "pass_end": PassEnd,
+    "control_plan": ControlPlan,
+    "event": Event,
+    "footer": Footer,
+}
+_KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
+
+
+class EvidenceEncoder:
+    """Turns records into lines, keeping the sequence number and the chain."""
+
+    def __init__(self) -> None:
+        self._seq = 0
+        self._prev = FIRST_PREV
+
+    def encode(self, record: Record) -> bytes:
+        """The next line of the file, newline included."""
+        if isinstance(record, Trial):
+            fields = trial_fields(record)
+            fields["kind"] = TRIAL_KIND
+        else:
+            fields = to_json(record)
+            fields["kind"] = _KIND_OF[type(record)]
+        fields["seq"], fields["prev"] = self._seq, self._prev
+        line = canonical_json(fields)
+        self._seq += 1
+        self._prev = hashlib.sha256(line).hexdigest()
+        return line + b"\n"
+
+
+class EvidenceReader:
+    """Yields the records of an evidence file and checks the chain as it goes.
+
+    After the iteration `sha256` digests the whole file and `n_records` counts its lines. Raises
+    EvidenceError with the line number at the first line that does not belong.
+    """
+
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        self._lines = lines
+        self._file = hashlib.sha256()
+        self.n_records = 0
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of every byte read so far."""
+        return self._file.hexdigest()
+
+    def __iter__(self) -> Iterator[Record]:
+        prev = FIRST_PREV
+        for raw in self._lines:
+            self._file.update(raw)
+            if not raw.endswith(b"\n"):
+                self._refuse("is cut short: the file ends inside a line")
+            line = raw[:-1]
+            fields = self._parse(line)
+            if fields.pop("seq", None) != self.n_records:
+                self._refuse("is out of sequence: a line was removed, repeated or moved")
+            if fields.pop("prev", None) != prev:
+                self._refuse("breaks the chain: the line before it was changed")
+            record = self._decode(fields)
+            if (self.n_records == 0) is not isinstance(record, Header):
+                self._refuse("the first line, and no other, must be the header")
+            prev = hashlib.sha256(line).hexdigest()
+            self.n_records += 1
+            yield record
+
+    def _refuse(self, why: str) -> NoReturn:
+        raise EvidenceError("evidence", [f"line {self.n_records + 1}: {why}"])
+
+    def _parse(self, line: bytes) -> dict[str, Any]:
+        try:
+            fields = json.loads(line, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            self._refuse("is not JSON")
+        if not isinstance(fields, dict):
+            self._refuse("is not an object")
+        return fields
+
+    def _decode(self, fields: dict[str, Any]) -> Record:
+        kind = fields.pop("kind", None)
+        try:
+            if kind == TRIAL_KIND:
+                return trial_from_fields(fields)
+            if not isinstance(kind, str) or kind not in _KINDS:
+                self._refuse(f"unknown kind {kind!r}")
+            if kind == "header" and fields.get("schema") != EVIDENCE_SCHEMA:
+                self._refuse(f"unknown schema {fields.get('schema')!r}; this is {EVIDENCE_SCHEMA}")
+            record: Record = from_json(_KINDS[kind], fields, kind)
+            return record
+        except EvidenceError as error:
+            if error.issues[0].startswith("line "):
+                raise
+            self._refuse(error.issues[0])
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def trial_fields(trial: Trial) -> dict[str, Any]:
+    """A trial as flat JSON fields; see `rules` for which are invariant, volatile, diagnostic."""
+    key = trial.key
+    fields: dict[str, Any] = {
+        "arm": key.arm.value,
+        "pass_index": key.pass_index,
+        "item": key.item,
+        "occurrence": key.occurrence,
+        "item_id": trial.item_id,
+        "lane": trial.lane,
+        "wave": trial.wave,
+        "request_sha256": trial.request_sha256,
+        "dispatch_ts": trial.dispatch_ts,
+        "complete_ts": trial.complete_ts,
+        "perturbed": trial.perturbed,
+    }
+    result = trial.result
+    if isinstance(result, Failure):
+        fields["failure"] = to_json(result)
+        return fields
+    if trial.scored is None:
+        raise ValueError("a trial with a completion must be scored")
+    fields.update(to_json(trial.scored))
+    fields.update(to_json(result))
+    fields["prompt_tokens_measured"] = fields.pop("prompt_tokens")
+    return fields
+
+
+_STR, _INT, _BOOL = (str, type(None)), (int, type(None)), (bool, type(None))
+_COMPLETION_TYPES: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "finish_reason": _STR,
+    "reasoning": _STR,
+    "tool_calls": _STR,
+    "token_ids": _STR,
+    "logprobs": _STR,
+    "top_ids": _STR,
+    "top_logprobs": _STR,
+    "prompt_tokens_measured": _INT,
+    "completion_tokens": _INT,
+    "cache_n": _INT,
+    "draft_n": _INT,
+    "truncated": _BOOL,
+}
+_SCORED_TYPES: dict[str, tuple[type, ...]] = {
+    "extracted_answer": _STR,
+    "expected_answer": _STR,
+    "failure_mode": (str,),
+    "score": (int, float, type(None)),
+    "passed": _BOOL,
+}
+_KEY_TYPES: dict[str, tuple[type, ...]] = {
+    "arm": (str,),
+    "pass_index": (int,),
+    "item": (int,),
+    "occurrence": (int,),
+    "item_id": (str,),
+    "lane": (int,),
+    "wave": _INT,
+    "request_sha256": (str,),
+    "dispatch_ts": (int, float),
+    "complete_ts": (int, float),
+    "perturbed": (bool,),
+}
+_ANSWERED = {**_KEY_TYPES, **_COMPLETION_TYPES, **_SCORED_TYPES}
+_LOST = {**_KEY_TYPES, "failure": (dict,)}
+
+
+def trial_from_fields(fields: dict[str, Any]) -> Trial:
+    """The inverse of `trial_fields`, written out because a run has many of them.
+
+    Raises EvidenceError for a missing, unknown or wrongly typed field.
+    """
+    expected = _LOST if "failure" in fields else _ANSWERED
+    if fields.keys() != expected.keys():
+        odd = min(fields.keys() ^ expected.keys())
+        raise EvidenceError("evidence", [f"trial: field {odd!r} is missing or unknown"])
+    for name, allowed in expected.items():
+        if type(fields[name]) not in allowed:
+            raise EvidenceError("evidence", [f"trial.{name} is of the wrong type"])
+    f = fields
+    try:
+        key = TrialKey(Arm(f["arm"]), f["pass_index"], f["item"], f["occurrence"])
+    except ValueError:
+        raise EvidenceError("evidence", [f"trial.arm has no meaning: {f['arm']!r}"]) from None
+    if not (math.isfinite(f["dispatch_ts"]) and math.isfinite(f["complete_ts"])):
+        raise EvidenceError("evidence", ["trial has a time that is not finite"])
+    result: Completion | Failure
+    scored: Scored | None = None
+    if "failure" in f:
+        result = from_json(Failure, f["failure"], "trial.failure")
+    else:
+        result = Completion(
+            f["text"],
+            f["finish_reason"],
+            f["reasoning"],
+            f["tool_calls"],
+            f["token_ids"],
+            f["logprobs"],
+            f["top_ids"],
+            f["top_logprobs"],
+            f["prompt_tokens_measured"],
+            f["completion_tokens"],
+            f["cache_n"],
+            f["draft_n"],
+            f["truncated"],
+        )
+        scored = Scored(
+            f["extracted_answer"],
+            f["expected_answer"],
+            f["failure_mode"],
+            f["score"],
+            f["passed"],
+        )
+    return Trial(
+        key,
+        f["item_id"],
+        f["lane"],
+        f["wave"],
+        f["request_sha256"],
+        f["dispatch_ts"],
+        f["complete_ts"],
+        result,
+        scored,
+        f["perturbed"],
+    )

@@ -1,0 +1,180 @@
+"""Schedules: which item goes when, in which lane, with which companions.
+
+A schedule is plain data over item indexes, apart from the work-set, with a digest of its own. One
+`PassSchedule` is a list of groups:
+
+- `serial`: every group holds one item; the next starts when the last has ended. The lane is the
+  group's position modulo `lanes`, so that a serial pass uses every slot, unless `pinned` names
+  a lane for each group.
+- `waves`: every group holds `lanes` items that are released together and all awaited; an item's
+  lane is its position in the group.
+- `saturate`: one group; `lanes` requests are always in flight and whichever lane is free takes the
+  next item, so the lane is known only from the trial.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from batch_invariance.errors import ScheduleError
+from batch_invariance.invariance_diff.digest import digest_of, seeded_order
+
+
+class DispatchKind(str, Enum):
+    """How the requests of a pass are released."""
+
+    SERIAL = "serial"
+    WAVES = "waves"
+    SATURATE = "saturate"
+
+
+class Ordering(str, Enum):
+    """Where a pass's order comes from: a seed, the answer lengths of arm A, or the file's order."""
+
+    SEEDED = "seeded"
+    BY_LENGTH = "by_length"
+    LISTED = "listed"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One planned request. `lane` is None where the first free lane takes it."""
+
+    item: int
+    occurrence: int
+    lane: int | None
+    wave: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PassSchedule:
+    """One pass: its kind, the number of lanes, and the groups of item indexes."""
+
+    kind: DispatchKind
+    lanes: int
+    groups: tuple[tuple[int, ...], ...]
+    pinned: tuple[int, ...] | None = None
+
+    def entries(self) -> Iterator[Entry]:
+        """The planned requests in order of dispatch."""
+        seen: dict[int, int] = {}
+        for position, group in enumerate(self.groups):
+            for place, item in enumerate(group):
+                occurrence = seen.get(item, 0)
+                seen[item] = occurrence + 1
+                if self.kind is DispatchKind.SERIAL:
+                    lane = self.pinned[position] if self.pinned else position % self.lanes
+                    yield Entry(item, occurrence, lane, None)
+                elif self.kind is DispatchKind.WAVES:
+                    yield Entry(item, occurrence, place, position)
+                else:
+                    yield Entry(item, occurrence, None, None)
+
+    @property
+    def n_requests(self) -> int:
+        """How many requests the pass sends."""
+        return sum(len(group) for group in self.groups)
+
+    def to_json(self) -> dict[str, object]:
+        """The JSON form, which `digest` is taken over."""
+        return {
+            "kind": self.kind.value,
+            "lanes": self.lanes,
+            "groups": [list(group) for group in self.groups],
+            "pinned": None if self.pinned is None else list(self.pinned),
+        }
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the JSON form."""
+        return digest_of(self.to_json())
+
+
+def serial_pass(n_items: int, lanes: int) -> PassSchedule:
+    """All items in their own order, one at a time, over `lanes` slots.
+
+    With fewer items than lanes the first items go out again, so that every slot is exercised.
+    """
+    return PassSchedule(
+        DispatchKind.SERIAL, lanes, tuple((i % n_items,) for i in range(max(n_items, lanes)))
+    )
+
+
+def pinned_pass(pairs: Sequence[tuple[int, int]], lanes: int) -> PassSchedule:
+    """The given (item, lane) pairs one at a time: the confirm trials."""
+    return PassSchedule(
+        DispatchKind.SERIAL,
+        lanes,
+        tuple((item,) for item, _ in pairs),
+        tuple(lane for _, lane in pairs),
+    )
+
+
+def wave_pass(order: Sequence[int], lanes: int) -> PassSchedule:
+    """Waves of `lanes` along `order`; a short last wave is filled from the order's beginning."""
+    waves = []
+    for start in range(0, len(order), lanes):
+        waves.append(tuple(order[(start + i) % len(order)] for i in range(lanes)))
+    return PassSchedule(DispatchKind.WAVES, lanes, tuple(waves))
+
+
+def saturated_pass(order: Sequence[int], lanes: int) -> PassSchedule:
+    """`lanes` requests always in flight along `order`."""
+    return PassSchedule(DispatchKind.SATURATE, lanes, (tuple(order),))
+
+
+def pass_order(n_items: int, seed: int, pass_index: int) -> list[int]:
+    """The seeded order of one concurrent pass; passes differ, so companions differ."""
+    return seeded_order(n_items, f"batch-invariance/order/{seed}/{pass_index}")
+
+
+def order_by_length(lengths: Sequence[int], tie_break: Sequence[int]) -> list[int]:
+    """Items sorted by answer length, equal lengths in the order of `tie_break`.
+
+    Waves of equal length finish together, which is what lets a decode counter prove that all N
+    were in one batch.
+    """
+    rank = {item: place for place, item in enumerate(tie_break)}
+    return sorted(range(len(lengths)), key=lambda item: (lengths[item], rank[item]))
+
+
+def concurrent_kind(pass_index: int) -> DispatchKind:
+    """Built-in alternation of arm C: waves on even passes, saturation on odd ones."""
+    return DispatchKind.WAVES if pass_index % 2 == 0 else DispatchKind.SATURATE
+
+
+def concurrent_pass(order: Sequence[int], lanes: int, kind: DispatchKind) -> PassSchedule:
+    """A pass of arm C along `order`.
+
+    Raises ScheduleError for a serial kind.
+    """
+    if kind is DispatchKind.WAVES:
+        return wave_pass(order, lanes)
+    if kind is DispatchKind.SATURATE:
+        return saturated_pass(order, lanes)
+    raise ScheduleError("schedule", ["a pass of arm C is dispatched in waves or saturated"])
+
+
+def check_schedule(schedule: PassSchedule, n_items: int, what: str) -> None:
+    """Raises ScheduleError naming what does not fit the work-set or the lanes."""
+    lanes = schedule.lanes
+    issues = []
+    if lanes < 1:
+        issues.append("lanes must be at least 1")
+    for group in schedule.groups:
+        issues += [f"item {i} is not in the work-set" for i in group if not 0 <= i < n_items]
+        if not group:
+            issues.append("a group is empty")
+        if schedule.kind is DispatchKind.WAVES and len(group) > lanes:
+            issues.append(f"a wave of {len(group)} does not fit {lanes} lanes")
+        if schedule.kind is DispatchKind.SERIAL and len(group) != 1:
+            issues.append("a serial group holds one item")
+    pinned = schedule.pinned
+    if pinned is not None:
+        if len(pinned) != len(schedule.groups) or schedule.kind is not DispatchKind.SERIAL:
+            issues.append("pinned lanes belong to a serial pass, one for each group")
+        issues += [f"lane {lane} does not exist" for lane in pinned if not 0 <= lane < lanes]
+    if issues:
+        raise ScheduleError(what, issues)

@@ -1,0 +1,196 @@
+"""Following one pass as its records arrive: what was planned, what came, what was shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.model import Arm, Completion, Trial
+from batch_invariance.invariance_diff.overlap import (
+    batch_peak,
+    companions_in_flight,
+    group_pairs,
+    max_depth,
+    overlapping_pairs,
+    shared_decodes,
+)
+from batch_invariance.invariance_diff.records import Counters, PassEnd, PassStart, WaveEnd
+from batch_invariance.invariance_diff.schedule import DispatchKind
+
+
+@dataclass(frozen=True, slots=True)
+class PassFacts:
+    """One pass in figures.
+
+    `tokens`: generated tokens of all answered trials; `tokens_known` is false where a trial was
+    lost or gave no count. `decodes`: forward passes by the server's counter, None where it has
+    none. `decode_peak`: the least batch size that some forward pass must have had.
+    `slot_peak`: most slots seen busy, None without samples. `companions`: digest of the pairs of
+    items that met. `seconds`: first dispatch to last completion.
+    """
+
+    arm: Arm
+    pass_index: int
+    lifetime: int
+    kind: DispatchKind
+    n_planned: int
+    n_answered: int
+    n_lost: int
+    n_missing: int
+    n_unexpected: int
+    ended: bool
+    tokens: int
+    tokens_known: bool
+    prompt_tokens: int
+    decodes: int | None
+    client_depth: int
+    decode_peak: int | None
+    slot_peak: int | None
+    slots_unavailable: str | None
+    companions: str | None
+    lanes: tuple[int, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A trial inside its wave: tokens, and the lower bound of its shared passes (None unknown)."""
+
+    trial: Trial
+    own: int
+    shared: int | None
+
+
+class PassTracker:
+    """Holds one open pass. Memory is linear in the pass, and freed with it."""
+
+    def __init__(self, start: PassStart) -> None:
+        self.start = start
+        self._expected = {(e.item, e.occurrence): e for e in start.schedule.entries()}
+        self._n_planned = len(self._expected)
+        self._unexpected = 0
+        self._answered = self._lost = 0
+        self._tokens = self._prompt_tokens = 0
+        self._tokens_known = True
+        self._intervals: list[tuple[float, float, int, int]] = []
+        self._waves: dict[int, list[Trial]] = {}
+        self._wave_items: dict[int, list[tuple[int, int]]] = {}
+        self._lanes: set[int] = set()
+        self._last = start.counters
+        self._peak: int | None = None
+
+    def add(self, trial: Trial) -> bool:
+        """Counts a trial; False where the schedule has no such trial (any more)."""
+        entry = self._expected.pop((trial.key.item, trial.key.occurrence), None)
+        planned = (
+            entry is not None
+            and entry.wave == trial.wave
+            and (entry.lane is None or entry.lane == trial.lane)
+            and 0 <= trial.lane < self.start.schedule.lanes
+        )
+        self._unexpected += not planned
+        self._lanes.add(trial.lane)
+        key = (trial.key.item, trial.key.occurrence)
+        self._intervals.append((trial.dispatch_ts, trial.complete_ts, *key))
+        if trial.wave is not None:
+            self._waves.setdefault(trial.wave, []).append(trial)
+            self._wave_items.setdefault(trial.wave, []).append(key)
+        result = trial.result
+        if isinstance(result, Completion):
+            self._answered += 1
+            self._prompt_tokens += result.prompt_tokens or 0
+            if result.completion_tokens is None:
+                self._tokens_known = False
+            else:
+                self._tokens += result.completion_tokens
+        else:
+            self._lost += 1
+            self._tokens_known = False
+        return planned
+
+    def end_wave(self, record: WaveEnd) -> list[Member]:
+        """Closes a wave: its answered trials with the lower bound of what each one shared."""
+        decodes = counter_delta(self._last, record.counters)
+        self._last = record.counters
+        trials = self._waves.pop(record.wave, [])
+        counted = [(t, own) for t in trials if (own := _own_tokens(t)) is not None]
+        if decodes is not None and counted:
+            peak = batch_peak([own for _, own in counted], decodes)
+            self._peak = max(self._peak or 0, peak)
+        members = []
+        for position, (trial, own) in enumerate(counted):
+            others = [k for i, (_, k) in enumerate(counted) if i != position]
+            shared = None if decodes is None else shared_decodes(own, others, decodes)
+            members.append(Member(trial, own, shared))
+        return members
+
+    def companions(self, items: set[int]) -> dict[tuple[int, int], set[int]]:
+        """For each (item, occurrence) of `items`: the other items of its wave, or those in flight
+        at the same time in a saturated pass."""
+        if self.start.schedule.kind is DispatchKind.WAVES:
+            groups = self._wave_items.values()
+            return {
+                key: {i for i, _ in group} - {key[0]}
+                for group in groups
+                for key in group
+                if key[0] in items
+            }
+        return companions_in_flight(self._intervals, items)
+
+    def finish(self, end: PassEnd | None) -> PassFacts:
+        """The figures of the pass; `end` is None where the evidence breaks off inside it."""
+        start = self.start
+        decodes = counter_delta(start.counters, end.counters) if end is not None else None
+        kind = start.schedule.kind
+        peak = self._peak
+        if kind is not DispatchKind.WAVES and decodes and self._tokens_known:
+            peak = batch_peak([self._tokens], decodes)
+        slots = end.slots if end is not None else None
+        spans = self._intervals
+        return PassFacts(
+            arm=start.arm,
+            pass_index=start.pass_index,
+            lifetime=start.lifetime,
+            kind=kind,
+            n_planned=self._n_planned,
+            n_answered=self._answered,
+            n_lost=self._lost,
+            n_missing=len(self._expected),
+            n_unexpected=self._unexpected,
+            ended=end is not None,
+            tokens=self._tokens,
+            tokens_known=self._tokens_known,
+            prompt_tokens=self._prompt_tokens,
+            decodes=decodes,
+            client_depth=max_depth((s, e) for s, e, _, _ in spans),
+            decode_peak=peak,
+            slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
+            slots_unavailable=slots.unavailable if slots is not None else None,
+            companions=self._companions_digest(),
+            lanes=tuple(sorted(self._lanes)),
+            seconds=max((span[1] for span in spans), default=0.0)
+            - min((span[0] for span in spans), default=0.0),
+        )
+
+    def _companions_digest(self) -> str | None:
+        if self.start.arm is not Arm.C:
+            return None
+        pairs: set[tuple[int, int]] = set()
+        if self.start.schedule.kind is DispatchKind.WAVES:
+            for group in self._wave_items.values():
+                pairs |= group_pairs([item for item, _ in group])
+        else:
+            pairs = overlapping_pairs(self._intervals)
+        return digest_of(sorted(pairs))
+
+
+def counter_delta(before: Counters, after: Counters) -> int | None:
+    """Forward passes between two readings; None where either is unknown or they run backwards."""
+    a, b = before.decode_total, after.decode_total
+    if a is None or b is None or b < a:
+        return None
+    return b - a
+
+
+def _own_tokens(trial: Trial) -> int | None:
+    return trial.result.completion_tokens if isinstance(trial.result, Completion) else None

@@ -1,0 +1,101 @@
+"""From gate results to a colour, and from a RED to its class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batch_invariance.invariance_diff.gates import Examined, GateResult
+from batch_invariance.invariance_diff.model import Outcome, Source, Status, Verdict
+from batch_invariance.invariance_diff.rules import PRODUCER_GATE
+
+PRECEDENCE = (Verdict.RED, Verdict.UNVERIFIED, Verdict.AMBER)
+STATUS_OF = {
+    Verdict.GREEN: Status.GREEN,
+    Verdict.AMBER: Status.GREEN_WITH_CAVEAT,
+    Verdict.UNVERIFIED: Status.GREEN_UNVERIFIED,
+    Verdict.RED: Status.FAILED,
+}
+ARMED_ONLY = ("F4_logit_drift",)
+"""Gates that may be NOT_APPLICABLE on a server of our own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The verdict, every reason behind it (worst colour first), and the word for the worst."""
+
+    verdict: Verdict
+    reasons: tuple[str, ...]
+    anomaly: str | None
+
+    @property
+    def status(self) -> Status:
+        """The verdict as the certificate's `status`."""
+        return STATUS_OF[self.verdict]
+
+
+def colour_of(result: GateResult) -> Verdict | None:
+    """The colour one gate asks for; None where it asks for none."""
+    if result.outcome is Outcome.FAIL:
+        return result.colour_on_fail
+    if result.outcome is Outcome.UNKNOWN:
+        return Verdict.UNVERIFIED
+    return None
+
+
+def decide_status(results: tuple[GateResult, ...]) -> Decision:
+    """RED > UNVERIFIED > AMBER > GREEN over all gates; no gates at all is UNVERIFIED."""
+    if not results:
+        return Decision(Verdict.UNVERIFIED, ("no gate was evaluated",), "no_gates")
+    verdict, anomaly = Verdict.GREEN, None
+    reasons = []
+    for colour in PRECEDENCE:
+        for result in results:
+            if colour_of(result) is not colour:
+                continue
+            if verdict is Verdict.GREEN:
+                verdict, anomaly = colour, result.reason
+            elif verdict is colour and result.reason == "token_and_logit_drift":
+                anomaly = result.reason
+            reasons.append(f"{result.gate}: {result.reason}: {result.measured}")
+    return Decision(verdict, tuple(reasons), anomaly)
+
+
+def divergence_class(examined: Examined, verdict: Verdict) -> str | None:
+    """What a RED is put down to; None for any other colour.
+
+    `co_batching` only where arm B and every confirm trial repeat arm A token by token and a
+    divergent trial is proved co-batched; `unattributed` says what is missing for that.
+    """
+    if verdict is not Verdict.RED:
+        return None
+    facts = examined.facts
+    aa, ab = facts.pairs["AA"], facts.pairs["AB"]
+    if aa.n_compared == 0:
+        return "unattributed: arm A was not repeated"
+    if not aa.passed or aa.per_id:
+        return "unstable_reference"
+    if ab.per_id or facts.confirm_divergent:
+        return "slot_allocation(+co_batching)"
+    if not ab.token_identical:
+        return "unattributed: arm B does not cover arm A token by token"
+    if facts.confirm_done == 0 or facts.confirm_done < facts.confirm_wanted:
+        return "unattributed: the divergent trials were not confirmed serially"
+    if facts.n_co_batched_divergent == 0:
+        return "unattributed: no divergent trial is proved co-batched"
+    return "co_batching"
+
+
+def promotable(results: tuple[GateResult, ...], verdict: Verdict, source: Source, tag: str) -> bool:
+    """Whether the certificate stands for the cell: live, green, made by all arms, every gate
+    passed."""
+    return (
+        verdict is Verdict.GREEN
+        and source is Source.LIVE
+        and tag == PRODUCER_GATE
+        and bool(results)
+        and all(
+            r.outcome is Outcome.PASS
+            or (r.outcome is Outcome.NOT_APPLICABLE and r.gate in ARMED_ONLY)
+            for r in results
+        )
+    )
