@@ -12,7 +12,7 @@ from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
-from batch_invariance.invariance_diff.measure import LostTrial, measure
+from batch_invariance.invariance_diff.measure import Facts, LostTrial, measure
 from batch_invariance.invariance_diff.model import Arm, Outcome, Source, Status, Verdict
 from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.proof import Coverage, Overlap
@@ -177,15 +177,18 @@ def certify(lines: Iterable[bytes], evidence_file: str) -> Certificate:
     return build_cert(examine(facts), EvidenceRef(evidence_file, reader.sha256, reader.n_records))
 
 
-def cell_sha256(header: Header) -> str:
+def cell_sha256(facts: Facts) -> str:
     """Digest of everything that could change the cell's arithmetic."""
+    header = facts.header
+    starts = [life.start for life in facts.lifetimes]
     return digest_of(
         {
             "cell": to_json(header.cell),
             "model_sha256": header.subject.model.sha256,
             "server_version": header.subject.server_version,
-            "executable_sha256": header.subject.executable_sha256,
-            "libraries": dict(header.subject.libraries),
+            "builds": sorted({str(s.identity.build) for s in starts}),
+            "executables": sorted({str(s.executable_sha256) for s in starts}),
+            "libraries": sorted({n + "=" + d for s in starts for n, d in s.libraries.items()}),
             "sampling": header.plan.sampling.to_json(),
         }
     )
@@ -230,7 +233,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         kv_label=kv_label(header),
         n_passes=sum(p.arm is Arm.C for p in header.plan.passes),
         ts_utc=header.ts_utc,
-        cell_sha256=cell_sha256(header),
+        cell_sha256=cell_sha256(facts),
         subject=header.subject,
         observer=header.observer,
         workset=WorkSetRef(header.workset.name, header.workset.sha256, len(facts.items)),

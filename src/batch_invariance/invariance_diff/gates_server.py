@@ -124,7 +124,7 @@ def check_identity(facts: Facts) -> Reading:
     if not facts.lifetimes:
         return unknown("no server lifetime recorded", "identity_unknown")
     faults, missing = [], []
-    builds, models, templates = set(), set(), set()
+    seen: dict[str, set[object]] = {}
     for life in facts.lifetimes:
         start, label = life.start, f"launch {life.start.index}"
         said = start.identity
@@ -140,11 +140,15 @@ def check_identity(facts: Facts) -> Reading:
             missing.append(f"{label} was not asked again at its end")
         elif life.end.identity != said:
             faults.append(f"{label} changed what it says of itself while it ran")
-        builds.add(said.build)
-        models.add(said.model)
-        templates.add(said.chat_template_sha256)
-    if len(builds) > 1 or len(models) > 1 or len(templates) > 1:
-        faults.append("build, model or chat template differ between launches")
+        for what, value in (
+            ("build", said.build),
+            ("model", said.model),
+            ("chat template", said.chat_template_sha256),
+            ("executable", start.executable_sha256),
+            ("libraries", tuple(sorted(start.libraries.items()))),
+        ):
+            seen.setdefault(what, set()).add(value)
+    faults += [f"the {what} differs between launches" for what, v in seen.items() if len(v) > 1]
     faults += _wrong_lanes(facts)
     if faults:
         return failed("; ".join(faults), "identity_mismatch")

@@ -14,6 +14,7 @@ from batch_invariance.invariance_diff.diff import TrialDiff, compare_trials
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial
 from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.pairs import PairAccumulator, PairReport, content_sha
+from batch_invariance.invariance_diff.plan import length_schedule
 from batch_invariance.invariance_diff.records import (
     ControlPlan,
     Event,
@@ -32,9 +33,6 @@ from batch_invariance.invariance_diff.rules import RULES_VERSION
 from batch_invariance.invariance_diff.schedule import (
     Ordering,
     check_schedule,
-    concurrent_pass,
-    order_by_length,
-    pass_order,
 )
 from batch_invariance.invariance_diff.tracker import Member, PassFacts, PassTracker
 
@@ -210,9 +208,8 @@ class Fold:
         a = self._first[Arm.A]
         lengths = [_tokens(a.get(i)) for i in range(len(self._items))]
         header = self._facts.header
-        ties = pass_order(len(lengths), header.plan.schedule_seed, plan.pass_index)
-        order = order_by_length(lengths, ties)
-        return concurrent_pass(order, header.cell.dispatch_n, plan.kind).digest
+        seed = header.plan.schedule_seed
+        return length_schedule(lengths, header.cell.dispatch_n, seed, plan.pass_index).digest
 
     def _trial(self, trial: Trial) -> None:
         facts, key = self._facts, trial.key

@@ -50,15 +50,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What was tested: the server's version text, its executable and libraries by digest, model.
+    """What was tested: the server file that was given, by name and digest, the text with which it
+    names its version, and the model. What really ran is in each `LifetimeStart`."""
 
-    `executable_sha256` and `libraries` are read from the running process where the system shows
-    them; the version text alone may say nothing about the build.
-    """
-
+    server_file: str
+    server_sha256: str | None
     server_version: str | None
-    executable_sha256: str | None
-    libraries: Mapping[str, str]
     model: ModelFacts
 
 
@@ -147,7 +144,8 @@ class LifetimeStart:
     """One launch: the slots and the per-slot context asked for, the command line, flags this
     build does not know and that were left out, what the server says of itself, and how it was
     proved to be the child (`key_enforced`: it refuses a wrong key; `socket_owned`: the listening
-    socket belongs to the child's process tree)."""
+    socket belongs to the child's process tree). `executable_sha256` and `libraries` are read from
+    the running process where the system shows them."""
 
     index: int
     parallel: int
@@ -158,6 +156,8 @@ class LifetimeStart:
     key_enforced: bool
     socket_owned: bool | None
     system_info: str | None
+    executable_sha256: str | None
+    libraries: Mapping[str, str]
     ts: float
 
 

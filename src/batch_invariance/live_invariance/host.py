@@ -1,0 +1,190 @@
+"""The machine: what it is, what it has free, and the guards that refuse a run it cannot bear."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_invariance.errors import GuardRefused
+from batch_invariance.live_invariance.digests import (
+    ModelDigest,
+    ModelDigestCache,
+    file_sha256,
+    split_parts,
+)
+
+__all__ = [
+    "HostFacts",
+    "ModelDigest",
+    "ModelDigestCache",
+    "check_disk",
+    "check_memory",
+    "check_port_reserved",
+    "disk_free",
+    "file_sha256",
+    "format_bytes",
+    "host_facts",
+    "memory_available",
+    "split_parts",
+]
+
+_PROC = Path("/proc")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the observer's machine is, without names of users or hosts.
+
+    `cpu_model` is None where the system does not tell; `cpu_count` is what this process may use.
+    """
+
+    system: str
+    machine: str
+    cpu_model: str | None
+    cpu_count: int
+    python_version: str
+
+
+def host_facts() -> HostFacts:
+    """The facts of this machine."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    return HostFacts(
+        system=f"{platform.system()} {platform.release()}",
+        machine=platform.machine(),
+        cpu_model=_cpu_model(_PROC),
+        cpu_count=count,
+        python_version=platform.python_version(),
+    )
+
+
+def _cpu_model(proc: Path) -> str | None:
+    for line in _lines(proc / "cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.processor() or None
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes for people, in binary units, as in `1.5 GiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1024:
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def memory_available(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
+    """Bytes a new process could use without swapping; None where the system does not say.
+
+    MemAvailable of `/proc/meminfo`, or what a control group leaves where that is less: its limit
+    minus its usage, not counting the file cache that the kernel would give back.
+    """
+    amounts = [_meminfo_available(proc), *_cgroup_rooms(proc, cgroup)]
+    known = [amount for amount in amounts if amount is not None]
+    return max(0, min(known)) if known else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+
+
+def _meminfo_available(proc: Path) -> int | None:
+    for line in _lines(proc / "meminfo"):
+        words = line.split()
+        if words[:1] == ["MemAvailable:"] and words[1].isdigit():
+            return int(words[1]) * 1024
+    return None
+
+
+def _cgroup_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
+    """What each control group around this process leaves, for version 2 and version 1."""
+    for line in _lines(proc / "self" / "cgroup"):
+        _, colon, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if colon and controllers == "":
+            root, names = cgroup, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            root = cgroup / "memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = root / path.strip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(root):
+                yield from _room(folder, names)
+
+
+def _room(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
+    limit, usage = (_lines(folder / name)[:1] for name in names[:2])
+    if not limit or not usage or not limit[0].isdigit() or not usage[0].isdigit():
+        return
+    cached = 0
+    for line in _lines(folder / "memory.stat"):
+        name, _, value = line.partition(" ")
+        if name == names[2] and value.isdigit():
+            cached = int(value)
+    yield int(limit[0]) - int(usage[0]) + min(cached, int(usage[0]))
+
+
+def disk_free(path: Path) -> int:
+    """Free bytes for this user on the disk of `path`, or of its nearest existing parent."""
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("."))
+    return shutil.disk_usage(existing).free
+
+
+def check_memory(
+    projected_bytes: int, floor_bytes: int, max_footprint_bytes: int | None, enabled: bool
+) -> None:
+    """Refuse a server whose weights and KV cache come to `projected_bytes` if that is too much.
+
+    Too much is more than `max_footprint_bytes`, or so much that less than `floor_bytes` of memory
+    would remain. `enabled` False turns both off. Unknown memory refuses nothing.
+    """
+    if not enabled:
+        return
+    if max_footprint_bytes is not None and projected_bytes > max_footprint_bytes:
+        raise GuardRefused(
+            "footprint",
+            f"weights and KV cache need about {format_bytes(projected_bytes)}, "
+            f"more than the {format_bytes(max_footprint_bytes)} allowed",
+            "Lower --ctx or --parallel, or raise --max-footprint-gb.",
+        )
+    available = memory_available()
+    if available is not None and available - projected_bytes < floor_bytes:
+        raise GuardRefused(
+            "memory",
+            f"{format_bytes(available)} are available, weights and KV cache need about "
+            f"{format_bytes(projected_bytes)}, and {format_bytes(floor_bytes)} must remain",
+            "Free some memory, lower --ctx or --parallel, or use a smaller model.",
+        )
+
+
+def check_disk(path: Path, need: int) -> None:
+    """Refuse when the disk of `path` has less than `need` bytes free."""
+    free = disk_free(path)
+    if free < need:
+        raise GuardRefused(
+            "disk",
+            f"{path} has {format_bytes(free)} free and the run may write {format_bytes(need)}",
+            "Free some space or choose another folder.",
+        )
+
+
+def check_port_reserved(port: int, reserved: frozenset[int]) -> None:
+    """Refuse a port that the user has reserved for something else."""
+    if port in reserved:
+        listed = ", ".join(str(number) for number in sorted(reserved))
+        raise GuardRefused("port", f"port {port} is reserved ({listed})", "Choose another --port.")

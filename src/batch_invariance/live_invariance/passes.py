@@ -1,0 +1,222 @@
+"""The passes of one server lifetime: warm-up, planned arms, confirm trials, positive control."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.invariance_diff.model import Arm, Completion, FailureKind, Trial
+from batch_invariance.invariance_diff.packed import unpack_ids
+from batch_invariance.invariance_diff.plan import (
+    length_schedule,
+    seeded_schedule,
+    serial_schedule,
+)
+from batch_invariance.invariance_diff.records import (
+    ControlPlan,
+    PassEnd,
+    PassPlan,
+    PassStart,
+    SlotSamples,
+    WaveEnd,
+)
+from batch_invariance.invariance_diff.request import Body, ban_token, build_body
+from batch_invariance.invariance_diff.schedule import (
+    DispatchKind,
+    Entry,
+    Ordering,
+    PassSchedule,
+    pinned_pass,
+    wave_pass,
+)
+from batch_invariance.live_invariance.dispatch import Answered, Dispatcher, LaneLost
+from batch_invariance.live_invariance.recording import PassRef, Recorder, StopRun
+from batch_invariance.live_invariance.server import RunningServer
+from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
+
+WARMUP_TOKENS = 24
+DEATH_GRACE_S = 0.5
+"""How long a broken connection waits for word of the server's death before it is put down to the
+network."""
+BROKEN = (FailureKind.CONNECTION, FailureKind.TRUNCATED_BODY)
+
+
+class ServerDied(BatchInvarianceError):
+    """The server ended while `arm` ran; `how` and `log_tail` are known once it was reaped."""
+
+    def __init__(self, arm: Arm) -> None:
+        super().__init__(f"the server died in arm {arm.value}")
+        self.arm = arm
+        self.how = "exit status unknown"
+        self.log_tail = ""
+
+
+class Passes:
+    """Runs passes on one server and writes each as PassStart, trials, WaveEnds, PassEnd."""
+
+    def __init__(
+        self, recorder: Recorder, server: RunningServer, lifetime: int, dispatcher: Dispatcher
+    ) -> None:
+        self._recorder = recorder
+        self._server = server
+        self._lifetime = lifetime
+        self._dispatcher = dispatcher
+        self._n_items = len(recorder.items)
+
+    def warm_up(self) -> None:
+        """One request per lane, released together, of equal length.
+
+        It takes a server's odd first reply away and shows what the server can co-batch.
+        """
+        lanes = self._server.facts.parallel
+        self._recorder.observer.stage("warm-up")
+        order = [lane % self._n_items for lane in range(lanes)]
+        override: dict[str, object] = {"ignore_eos": True, "max_tokens": WARMUP_TOKENS}
+        sampling = self._recorder.header.plan.sampling
+
+        def body_for(entry: Entry, lane: int) -> bytes:
+            item = self._recorder.items[entry.item]
+            return build_body(item, sampling, override).for_slot(lane)
+
+        ref = PassRef(Arm.WARMUP, self._lifetime, WARMUP_TOKENS)
+        self._run(ref, wave_pass(order, lanes), body_for)
+
+    def planned(self, plan: PassPlan) -> None:
+        """One pass of A, A2, B or C as planned."""
+        recorder, header = self._recorder, self._recorder.header
+        n, seed = header.cell.dispatch_n, header.plan.schedule_seed
+        if plan.arm is not Arm.C:
+            schedule = serial_schedule(plan.arm, self._n_items, n)
+            recorder.observer.stage(f"arm {plan.arm.value}, {schedule.n_requests} requests")
+        else:
+            if plan.ordering is Ordering.BY_LENGTH:
+                schedule = length_schedule(self._lengths(), n, seed, plan.pass_index)
+            else:
+                schedule = seeded_schedule(self._n_items, n, seed, plan.pass_index)
+            recorder.observer.stage(f"arm C, pass {plan.pass_index} ({plan.kind.value})")
+        self._run(PassRef(plan.arm, plan.pass_index), schedule, self._plain_body)
+
+    def _plain_body(self, entry: Entry, lane: int) -> bytes:
+        return self._recorder.bodies[entry.item].for_slot(lane)
+
+    def _lengths(self) -> list[int]:
+        lengths = []
+        for item in range(self._n_items):
+            trial = self._recorder.reference.get(item)
+            result = trial.result if trial is not None else None
+            known = isinstance(result, Completion) and result.completion_tokens
+            lengths.append(known or 0)
+        return lengths
+
+    def confirm(self) -> None:
+        """Each diverging (item, lane) once more, alone, on that lane, up to the plan's limit.
+
+        Every item comes at least once before any comes on a second lane.
+        """
+        recorder = self._recorder
+        first: dict[int, tuple[int, int]] = {}
+        for pair in recorder.divergent:
+            first.setdefault(pair[0], pair)
+        chosen = list(first.values())
+        chosen += [pair for pair in recorder.divergent if pair not in set(chosen)]
+        limit = recorder.header.plan.confirm_limit
+        if len(chosen) > limit:
+            recorder.event("confirm_limited", f"{limit} of {len(chosen)} diverging (item, lane)")
+        if not chosen:
+            return
+        recorder.observer.stage(f"confirming {len(chosen[:limit])} divergences serially")
+        schedule = pinned_pass(chosen[:limit], self._server.facts.parallel)
+        self._run(PassRef(Arm.CONFIRM, 0), schedule, self._plain_body)
+
+    def control(self) -> None:
+        """The positive control: one wave in which one item may not begin as it did in arm A."""
+        recorder = self._recorder
+        planted = self._planted()
+        if planted is None:
+            recorder.event("no_control", "no answer of arm A has a token that could be banned")
+            return
+        item, token = planted
+        recorder.observer.stage("positive control")
+        lanes = self._server.facts.parallel
+        order = [(item + i) % self._n_items for i in range(lanes)]
+        schedule = wave_pass(order, lanes)
+        sampling = recorder.header.plan.sampling
+        banned = build_body(recorder.items[item], sampling, ban_token(token))
+
+        def is_planted(entry: Entry) -> bool:
+            return entry.item == item and entry.occurrence == 0
+
+        def body_for(entry: Entry, lane: int) -> bytes:
+            return (banned if is_planted(entry) else recorder.bodies[entry.item]).for_slot(lane)
+
+        recorder.write(ControlPlan(item, token, 0))
+        self._run(
+            PassRef(Arm.P, 0), schedule, body_for, lambda e: banned if is_planted(e) else None
+        )
+
+    def _planted(self) -> tuple[int, int] | None:
+        """(item, first token of its answer), preferring one that the scorer calls a real answer."""
+        fallback = None
+        for item, trial in sorted(self._recorder.reference.items()):
+            token = _first_token(trial)
+            if token is None or trial.scored is None:
+                continue
+            if trial.scored.failure_mode == "ok":
+                return item, token
+            fallback = fallback or (item, token)
+        return fallback
+
+    def _run(
+        self,
+        ref: PassRef,
+        schedule: PassSchedule,
+        body_for: Callable[[Entry, int], bytes],
+        banned: Callable[[Entry], Body | None] = lambda entry: None,
+    ) -> None:
+        recorder, client = self._recorder, self._server.client
+        recorder.write(
+            PassStart(ref.arm, ref.index, self._lifetime, schedule, read_counters(client))
+        )
+        samples: SlotSamples | None = None
+        try:
+            if schedule.kind is DispatchKind.SERIAL:
+                self._collect(ref, schedule, body_for, banned)
+            else:
+                with SlotSampler(client) as sampler:
+                    self._collect(ref, schedule, body_for, banned)
+                samples = sampler.samples()
+        except LaneLost as lost:
+            recorder.event("lane_lost", str(lost), ref.arm, ref.index)
+            raise StopRun(f"arm {ref.arm.value} lost: {lost}") from lost
+        if self._server.dead.is_set():
+            raise ServerDied(ref.arm)
+        recorder.write(PassEnd(ref.arm, ref.index, read_counters(client), samples))
+        recorder.sync()
+
+    def _collect(
+        self,
+        ref: PassRef,
+        schedule: PassSchedule,
+        body_for: Callable[[Entry, int], bytes],
+        banned: Callable[[Entry], Body | None],
+    ) -> None:
+        for answer in self._dispatcher.run(schedule, body_for):
+            if isinstance(answer, int):
+                counters = read_counters(self._server.client)
+                self._recorder.write(WaveEnd(ref.arm, ref.index, answer, counters))
+            else:
+                died = self._died(answer)
+                self._recorder.answered(ref, answer, banned(answer.entry), died)
+
+    def _died(self, answer: Answered) -> bool:
+        failure = answer.exchange.failure
+        if failure is None or failure.kind not in BROKEN:
+            return False
+        return self._server.dead.wait(DEATH_GRACE_S)
+
+
+def _first_token(trial: Trial) -> int | None:
+    result = trial.result
+    if not isinstance(result, Completion) or not result.token_ids:
+        return None
+    return unpack_ids(result.token_ids)[0]

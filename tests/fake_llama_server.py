@@ -1,0 +1,238 @@
+"""A llama-server that is not one: its command line, the mock's answers, and planted faults.
+
+As a script it is what the driver launches; `write_fake_server` makes the executable for it:
+
+    server = write_fake_server(tmp_path, slots_override=4)
+    subprocess.run([server, "-m", "any.gguf", "-c", "8192", "--parallel", "1", "--port", "0"])
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import batch_invariance
+from batch_invariance.live_invariance.mock_wire import Identity
+from fake_faults import Faults, die, flood_stderr
+from fake_faulty_server import FaultyServer
+
+VERSION = "version: 1 (fa4e000)\nbuilt with the standard library for any machine\n"
+
+HELP = """\
+----- common params -----
+
+-h,    --help, --usage                  print usage and exit
+--version                               show version and build info
+-t,    --threads N                      number of CPU threads to use (default: -1)
+                                        (env: LLAMA_ARG_THREADS)
+-c,    --ctx-size N                     size of the prompt context (default: 0)
+                                        (env: LLAMA_ARG_CTX_SIZE)
+-b,    --batch-size N                   logical maximum batch size (default: 2048)
+                                        (env: LLAMA_ARG_BATCH)
+-ub,   --ubatch-size N                  physical maximum batch size (default: 512)
+                                        (env: LLAMA_ARG_UBATCH)
+-fa,   --flash-attn [on|off|auto]       set Flash Attention use (default: 'auto')
+                                        (env: LLAMA_ARG_FLASH_ATTN)
+-ctk,  --cache-type-k TYPE              KV cache data type for K
+                                        (default: f16)
+-ctv,  --cache-type-v TYPE              KV cache data type for V
+                                        (default: f16)
+-ngl,  --gpu-layers, --n-gpu-layers N   max. number of layers to store in VRAM
+                                        (default: auto)
+-m,    --model FNAME                    model path to load
+                                        (env: LLAMA_ARG_MODEL)
+--log-file FNAME                        Log to file
+--log-colors [on|off|auto]              Set colored logging (default: 'auto')
+                                        (env: LLAMA_ARG_LOG_COLORS)
+-lv,   --verbosity, --log-verbosity N   Set the verbosity threshold
+--log-prefix, --no-log-prefix           Enable prefix in log messages
+--log-timestamps, --no-log-timestamps   Enable timestamps in log messages
+
+----- sampling params -----
+
+-s,    --seed SEED                      RNG seed (default: -1, use random seed for -1)
+--temp, --temperature N                 temperature (default: 0.80)
+
+----- server-specific params -----
+
+-cram, --cache-ram N                    set the maximum cache size in MiB
+                                        (default: 8192, -1 - no limit, 0 - disable)
+-kvu,  --kv-unified, -no-kvu, --no-kv-unified
+                                        use single unified KV buffer
+                                        (default: enabled if number of slots is auto)
+--warmup, --no-warmup                   whether to perform warmup (default: enabled)
+-np,   --parallel N                     number of server slots (default: -1, -1 = auto)
+                                        (env: LLAMA_ARG_N_PARALLEL)
+-cb,   --cont-batching, -nocb, --no-cont-batching
+                                        whether to enable continuous batching
+                                        (default: enabled)
+-a,    --alias STRING                   set model name aliases, comma-separated (to be used by API)
+--host HOST                             ip address to listen (default: 127.0.0.1)
+                                        (env: LLAMA_ARG_HOST)
+--port PORT                             port to listen (default: 8080)
+                                        (env: LLAMA_ARG_PORT)
+--api-key KEY                           API key to use for authentication
+                                        (env: LLAMA_API_KEY)
+--api-key-file FNAME                    path to file containing API keys, one per line
+                                        (env: LLAMA_ARG_API_KEY_FILE)
+--metrics                               enable metrics endpoint (default: disabled)
+                                        (env: LLAMA_ARG_ENDPOINT_METRICS)
+--slots, --no-slots                     expose slots endpoint (default: enabled)
+                                        (env: LLAMA_ARG_ENDPOINT_SLOTS)
+--jinja, --no-jinja                     whether to use jinja (default: enabled)
+                                        (env: LLAMA_ARG_JINJA)
+"""
+
+
+def write_fake_server(directory: Path, **faults: Any) -> Path:
+    """Write an executable `llama-server` into `directory` that has these faults; give its path."""
+    planted = Faults(**faults)
+    settings = directory / "faults.json"
+    settings.write_text(json.dumps(asdict(planted)))
+    package_root = Path(batch_invariance.__file__).parents[1]
+    words = [sys.executable, str(Path(__file__).resolve()), "--faults", str(settings)]
+    launcher = directory / "llama-server"
+    launcher.write_text(
+        "#!/bin/sh\n"
+        f"PYTHONPATH={shlex.quote(str(package_root))}\nexport PYTHONPATH\n"
+        f'{"" if planted.launcher_without_exec else "exec "}{shlex.join(words)} "$@"\n'
+    )
+    launcher.chmod(0o755)
+    return launcher
+
+
+VALUE_FLAGS = {
+    "--faults": "faults",
+    "-m": "model",
+    "--model": "model",
+    "-c": "ctx",
+    "--ctx-size": "ctx",
+    "-np": "parallel",
+    "--parallel": "parallel",
+    "--host": "host",
+    "--port": "port",
+    "--api-key": "api_key",
+    "--api-key-file": "api_key_file",
+}
+SWITCHES = {
+    "-h": "help",
+    "--help": "help",
+    "--usage": "help",
+    "--version": "version",
+    "--metrics": "metrics",
+    "--no-slots": "no_slots",
+    "-kvu": "unified",
+    "--kv-unified": "unified",
+}
+
+
+@dataclass
+class CommandLine:
+    """The flags that matter; all others are tolerated."""
+
+    faults: str = ""
+    model: str = ""
+    ctx: str = "4096"
+    parallel: str = "-1"
+    host: str = "127.0.0.1"
+    port: str = "8080"
+    api_key: str = ""
+    api_key_file: str = ""
+    help: bool = False
+    version: bool = False
+    metrics: bool = False
+    no_slots: bool = False
+    unified: bool = False
+
+
+def parse_command_line(argv: Sequence[str]) -> CommandLine:
+    """Read `--flag value`, `--flag=value` and switches."""
+    line = CommandLine()
+    words = iter(argv)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        if flag in VALUE_FLAGS:
+            setattr(line, VALUE_FLAGS[flag], value if equals else next(words, ""))
+        elif word in SWITCHES:
+            setattr(line, SWITCHES[word], True)
+    return line
+
+
+def launch_identity(line: CommandLine, faults: Faults) -> Identity:
+    """What this launch is: the flags as given, bent by the faults."""
+    slots = int(line.parallel) if int(line.parallel) > 0 else 4
+    slots = faults.slots_override or min(slots, faults.cap_parallel or slots)
+    share = int(line.ctx) if line.unified else int(line.ctx) // slots
+    key = Path(line.api_key_file).read_text().strip() if line.api_key_file else line.api_key
+    return Identity(
+        slots=slots,
+        slot_ctx=faults.wrong_ctx or (share + 255) // 256 * 256,
+        model_path=line.model,
+        api_key=key or None,
+    )
+
+
+def log(text: str) -> None:
+    """Write one line to stderr, as the real server logs."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def serve(line: CommandLine, faults: Faults) -> int:
+    """Serve until SIGTERM or SIGINT; give the exit code."""
+    stop = threading.Event()
+    signal.signal(signal.SIGINT, lambda signum, frame: stop.set())
+    if faults.ignore_sigterm:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    else:
+        signal.signal(signal.SIGTERM, lambda signum, frame: stop.set())
+    identity = launch_identity(line, faults)
+    log(f"I srv    load_model: loading model '{identity.model_path}'")
+    flood_stderr(faults.stderr_flood_bytes)
+    try:
+        server = FaultyServer(identity, int(line.port), faults)
+    except OSError:
+        log(f"E start: couldn't bind HTTP server socket, hostname: {line.host}, port: {line.port}")
+        return 1
+    unified = "true" if line.unified else "false"
+    log(
+        f"I srv    load_model: initializing, n_slots = {identity.slots}, "
+        f"n_ctx_slot = {identity.slot_ctx}, kv_unified = '{unified}'"
+    )
+    with server:
+        stop.wait(faults.ready_delay_s)
+        log("I srv  llama_server: model loaded")
+        log(f"I srv  llama_server: listening on http://127.0.0.1:{server.port}")
+        stop.wait()
+    return 0
+
+
+def main() -> int:
+    line = parse_command_line(sys.argv[1:])
+    faults = Faults(**json.loads(Path(line.faults).read_text()))
+    if line.version:
+        sys.stderr.write(VERSION)
+        return 0
+    if line.help:
+        sys.stdout.write(HELP)
+        return 0
+    if faults.die_at_start is not None:
+        die(faults.die_at_start, faults.die_message)
+    if not line.metrics:
+        faults = replace(faults, no_metrics=True)
+    if line.no_slots:
+        faults = replace(faults, slots_shape="501")
+    return serve(line, faults)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    os._exit(status)
