@@ -14,7 +14,28 @@ from batch_invariance.formats.toy_gguf import ToySpec, ToyWeights, toy_model_byt
 from batch_invariance.formats.toy_vocab import FIRST_PRINTABLE, VOCABULARY
 from batch_invariance.formats.toy_weights import draw, pack
 
-DIGESTS: dict[str, str] = {}
+DIGESTS = {
+    "f32,seed=0": "bc0bfe96dac61c2a5b48950b070ae14798a3cd887c92588766b08dd3cfc1fb7b",
+    "f32,twins,seed=0": "25e1b7e05ec5edff2adec0fd67af3e8d2a456028142475fdfa709adad6fc6351",
+    "f32,moe,seed=0": "d375b212792f41bfa40ef6c206bdd515c20e9546b80d5f7683290ed1c0280718",
+    "f32,moe,twins,seed=0": "8de2752234a91ccaa03924f0883c100394cc30a41c3d3a14afafe6da2ca4de4e",
+    "f16,seed=0": "972564f23da92be37d5fbdbcab17c53bd4bfe2532206a9ea449baf4c26574137",
+    "f16,twins,seed=0": "66a8651dc811d6e573bcbd401d89d7a5748ab0d36aa40256398c45bf743a77d3",
+    "f16,moe,seed=0": "2d0707df507baf20ed9a91e5ccb8c48e39f1c46e47060f6c897e1379faf4ee3a",
+    "f16,moe,twins,seed=0": "362e12646927f95b845a633440312f759c61bc7fdc694b8ebce014c5767753cf",
+    "bf16,seed=0": "5e8e6fda2bd32969832e5ae4a19cfb6717f391a4c799bce6ec331fd8e188b4b4",
+    "bf16,twins,seed=0": "334c3830d780f74f1c55bb06ba16f795a4c43963ee8527df002ed12145cf92a1",
+    "bf16,moe,seed=0": "cab908106f7d77e7971071a715c5ba2600f7b111e7c2ea2ea3bd82b00a59aa00",
+    "bf16,moe,twins,seed=0": "c87e1e6035e0dfbd7ddd447074b78dd0fcbd6fa511de05360a5cb4bc99d72b06",
+    "q8_0,seed=0": "e5a9d5936069341fdc163e3cbbc3edde8547d5ddb583734fd20aec68b12b6a06",
+    "q8_0,twins,seed=0": "63afdd47f249d2cfe07b5fb18967f1841c05428d83cb071a0035e6b10e2a3366",
+    "q8_0,moe,seed=0": "d2e9c0c2843c7649f488f15919709d259ac38175e0e9bd65594ece335e315da6",
+    "q8_0,moe,twins,seed=0": "f1c60092f9da44d72f953c0ff8ae91e44507166a12888fed48f2a5a21c374b25",
+    "q4_0,seed=0": "d02afb67c665599d3e6bb390a305a35a2c21633670a8d70c2deb5347e3e56696",
+    "q4_0,twins,seed=0": "b23e74d0e5697350d04f57119fafa96bc1fff12d633f135b90e3561f071c8f63",
+    "q4_0,moe,seed=0": "cf8101a01b793bbf479f8616925e188f781f1327e71a0f987a9a8b771879a48d",
+    "q4_0,moe,twins,seed=0": "93db01edd9bc3f8b321f8e80367fc7433b89f93afbc382e123228476717724f4",
+}
 
 
 @pytest.mark.parametrize("spec", DIGESTS)

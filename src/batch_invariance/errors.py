@@ -51,7 +51,7 @@ class GgufError(FileFormatError):
 
 
 class EvidenceError(FileFormatError):
-    """An evidence file cannot be read as evidence: a bad line, a broken chain, an unknown schema."""
+    """A file cannot be read as evidence: a bad line, a broken chain, an unknown schema."""
 
 
 class CertificateError(FileFormatError):

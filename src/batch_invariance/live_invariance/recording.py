@@ -38,6 +38,9 @@ class RunObserver(Protocol):
     def event(self, event: Event) -> None:
         """Something out of the ordinary was recorded."""
 
+    def note(self, text: str) -> None:
+        """A remark that is not part of the evidence."""
+
 
 class StopRun(Exception):
     """Ends the run early, with its evidence and a footer that says why."""

@@ -1,0 +1,241 @@
+"""Everything that is checked and known before a server starts: request in, header and plan out."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from batch_invariance import __version__
+from batch_invariance.errors import UsageError
+from batch_invariance.formats.gguf import GgufHeader, model_shape, read_header
+from batch_invariance.invariance_diff import rules
+from batch_invariance.invariance_diff.budget import Footprint, KvType, project
+from batch_invariance.invariance_diff.model import Source
+from batch_invariance.invariance_diff.plan import plan_passes, shortfalls
+from batch_invariance.invariance_diff.records import (
+    Cell,
+    Header,
+    ModelFacts,
+    Observer,
+    Plan,
+    Subject,
+    WorkSetRecord,
+)
+from batch_invariance.invariance_diff.request import Sampling
+from batch_invariance.invariance_diff.workset import WorkSet
+from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256, split_parts
+from batch_invariance.live_invariance.flags import (
+    UserFlags,
+    check_user_flags,
+    parse_known_flags,
+)
+from batch_invariance.live_invariance.host import host_facts
+from batch_invariance.live_invariance.launch import scrub_environment, validate_ctx
+from batch_invariance.scorer_api import Scorer, describe_scorer
+
+ASK_TIMEOUT_S = 30.0
+MAX_PARALLEL = 256
+MAX_PASSES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The part of a cell that is not the server's: N, passes of C, sampling, seeds, F4."""
+
+    parallel: int
+    passes: int
+    sampling: Sampling
+    schedule_seed: int
+    logit_drift: str | None = None
+    confirm_limit: int = rules.DEFAULT_CONFIRM_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChoice:
+    """The server and the model: paths, context per slot, the user's flags, the model's alias."""
+
+    server_bin: Path
+    model: Path
+    ctx: int
+    flags: UserFlags = field(default_factory=UserFlags)
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKnowledge:
+    """What the files tell before a start: the version text and flags of the build, the model's
+    facts, and the projected memory of a server with N slots."""
+
+    version: str | None
+    known_flags: frozenset[str] | None
+    server_sha256: str | None
+    model: ModelFacts
+    footprint: Footprint
+
+
+def check_settings(settings: RunSettings) -> None:
+    """Raises UsageError for figures that no run can have."""
+    if not 1 <= settings.parallel <= MAX_PARALLEL:
+        raise UsageError(f"--parallel {settings.parallel}: give 1 to {MAX_PARALLEL}")
+    if not 1 <= settings.passes <= MAX_PASSES:
+        raise UsageError(f"--passes {settings.passes}: give 1 to {MAX_PASSES}")
+    if settings.sampling.max_tokens < 1:
+        raise UsageError(f"--max-tokens {settings.sampling.max_tokens}: give 1 or more")
+    if settings.sampling.top_logprobs < 1:
+        raise UsageError(f"--top-logprobs {settings.sampling.top_logprobs}: give 1 or more")
+
+
+def find_server(name: str) -> Path:
+    """The server executable: a path, or a command on PATH. Raises UsageError when it is neither."""
+    found = shutil.which(name)
+    if found is None:
+        hint = "it is not executable" if Path(name).exists() else "there is no such file or command"
+        raise UsageError(f"--server-bin {name}: {hint}; give the path of a llama-server")
+    return Path(os.path.abspath(found))
+
+
+def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
+    """Reads the model's header and asks the build for its version and flags.
+
+    Raises UsageError for flags or figures that cannot be, GgufError for a file that is no model.
+    """
+    validate_ctx(choice.ctx)
+    check_user_flags(choice.flags.flags)
+    header, size, footprint = _know_model(choice, parallel)
+    digest = ModelDigestCache().digest(choice.model)
+    help_text = _ask(choice.server_bin, "--help")
+    known = parse_known_flags(help_text) if help_text else frozenset()
+    return ServerKnowledge(
+        version=_ask(choice.server_bin, "--version"),
+        known_flags=known or None,
+        server_sha256=file_sha256(choice.server_bin),
+        model=ModelFacts(
+            file=choice.model.name,
+            size=size,
+            sha256=digest.sha256,
+            sha256_from=digest.sha256_from,
+            architecture=header.architecture,
+            name=header.name,
+            file_type=header.file_type_name,
+            block_count=header.block_count,
+            context_length=header.context_length,
+            expert_count=header.expert_count,
+            expert_used_count=header.expert_used_count,
+        ),
+        footprint=footprint,
+    )
+
+
+def _know_model(choice: ServerChoice, parallel: int) -> tuple[GgufHeader, int, Footprint]:
+    headers, size = [], 0
+    for part in split_parts(choice.model):
+        try:
+            part_size = part.stat().st_size
+            with open(part, "rb") as file:
+                headers.append(read_header(file, part_size, f"model {part.name}"))
+        except OSError as error:
+            raise UsageError(f"--model {part}: {error.strerror}; check the path") from error
+        size += part_size
+    flags = choice.flags
+    footprint = project(
+        model_shape(headers, f"model {choice.model.name}"),
+        choice.ctx,
+        parallel,
+        KvType.parse(flags.cache_type_k),
+        KvType.parse(flags.cache_type_v),
+        flags.flash_attn != "off",
+    )
+    return headers[0], size, footprint
+
+
+def _ask(server_bin: Path, question: str) -> str | None:
+    """What the build prints for `--version` (on stderr) or `--help` (on stdout)."""
+    try:
+        done = subprocess.run(
+            [server_bin, question],
+            env=scrub_environment(os.environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=ASK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"--server-bin {server_bin} cannot be run: {error}") from error
+    text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
+    return text or None
+
+
+def build_header(
+    source: Source,
+    cell: Cell,
+    subject: Subject,
+    settings: RunSettings,
+    workset: WorkSet,
+    scorer: Scorer,
+) -> Header:
+    """The evidence's first line. Raises ScorerError for a scorer that cannot be named."""
+    host = host_facts()
+    return Header(
+        schema=rules.EVIDENCE_SCHEMA,
+        rules_version=rules.RULES_VERSION,
+        source=source,
+        ts_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        cell=cell,
+        plan=Plan(
+            sampling=settings.sampling,
+            passes=plan_passes(
+                len(workset.items), settings.parallel, settings.passes, settings.schedule_seed
+            ),
+            schedule_seed=settings.schedule_seed,
+            confirm_limit=settings.confirm_limit,
+            logit_drift=settings.logit_drift,
+        ),
+        subject=subject,
+        observer=Observer(
+            tool=f"batch-invariance {__version__}",
+            python=host.python_version,
+            system=host.system,
+            machine=host.machine,
+            processor=host.cpu_model,
+            cpu_count=host.cpu_count,
+        ),
+        workset=WorkSetRecord(workset.name, workset.sha256, workset.items),
+        scorer=describe_scorer(scorer),
+    )
+
+
+def live_header(
+    source: Source,
+    choice: ServerChoice,
+    known: ServerKnowledge,
+    settings: RunSettings,
+    workset: WorkSet,
+    scorer: Scorer,
+) -> Header:
+    """The header of a run against a llama-server that this run launches."""
+    flags = choice.flags
+    cell = Cell(
+        model=model_name(choice),
+        ctx=choice.ctx,
+        dispatch_n=settings.parallel,
+        kv_type_k=flags.cache_type_k,
+        kv_type_v=flags.cache_type_v,
+        kv_unified=flags.kv_unified,
+        server_flags=flags.flags,
+    )
+    subject = Subject(choice.server_bin.name, known.server_sha256, known.version, known.model)
+    return build_header(source, cell, subject, settings, workset, scorer)
+
+
+def model_name(choice: ServerChoice) -> str:
+    """The cell's model: the alias that was given, or the file's name without `.gguf`."""
+    return choice.alias or choice.model.name.removesuffix(".gguf")
+
+
+def plan_shortfalls(workset: WorkSet, settings: RunSettings) -> tuple[str, ...]:
+    """Why this run can never be GREEN; see `invariance_diff.plan.shortfalls`."""
+    return shortfalls(workset.items, settings.parallel, settings.passes, settings.sampling)

@@ -1,0 +1,79 @@
+"""From a prepared header to a certificate on disk: the one path that makes certificates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_invariance.invariance_diff.certificate import Certificate, certify
+from batch_invariance.invariance_diff.records import Header
+from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_lines
+from batch_invariance.live_invariance.host import check_disk
+from batch_invariance.live_invariance.recording import Recorder, RunObserver, StopRules
+from batch_invariance.live_invariance.run import run_cell
+from batch_invariance.live_invariance.server import Launcher
+from batch_invariance.live_invariance.store import (
+    CellLock,
+    CellPaths,
+    cell_paths,
+    prepare_out_dir,
+    set_aside,
+    write_atomic,
+)
+from batch_invariance.scorer_api import Scorer, ScoringSession
+
+LOGPROB_BYTES = 11
+TRIAL_BYTES = 2048
+"""Evidence per trial, from above: base64 of id and logprob of a token and of each alternative is
+10.7 bytes; keys, digests and the answer's text stay below 2 KiB for ordinary answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """A certificate, where it and its evidence are, and what was set aside for it."""
+
+    certificate: Certificate
+    paths: CellPaths
+    set_aside: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """How a run behaves towards its surroundings: who is told, time limits, early ends."""
+
+    observer: RunObserver
+    request_timeout_s: float
+    stop_rules: StopRules
+
+
+def evidence_bytes(header: Header) -> int:
+    """An upper estimate of the evidence file's size, for the disk guard."""
+    sampling = header.plan.sampling
+    n = sum(p.n_requests for p in header.plan.passes) + header.plan.confirm_limit
+    tokens = max([sampling.max_tokens, *(i.max_tokens or 0 for i in header.workset.items)])
+    return n * (TRIAL_BYTES + tokens * (LOGPROB_BYTES * (1 + sampling.top_logprobs) + 8))
+
+
+def produce(
+    header: Header, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
+) -> Produced:
+    """Runs the cell in `out_dir`, then derives its certificate from the evidence just written.
+
+    The cell's older certificate and evidence are renamed first, so that a stale GREEN never
+    stands for a run that failed. Raises what `run_cell`, the disk guard and the out-dir's checks
+    raise; the evidence that was written by then stays.
+    """
+    check_disk(out_dir, evidence_bytes(header))
+    prepare_out_dir(out_dir)
+    paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
+    with CellLock(paths):
+        moved = set_aside([paths.certificate, paths.evidence])
+        with EvidenceWriter(paths.evidence) as writer:
+            session = ScoringSession(scorer)
+            recorder = Recorder(header, session, writer, conduct.observer, conduct.stop_rules)
+            run_cell(recorder, launcher, conduct.request_timeout_s)
+            for message in session.errors:
+                conduct.observer.note(message)
+        certificate = certify(read_lines(paths.evidence), paths.evidence.name)
+        write_atomic(paths.certificate, certificate.to_bytes())
+    return Produced(certificate, paths, moved)
