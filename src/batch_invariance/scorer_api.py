@@ -42,15 +42,6 @@ class Score:
     passed: bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class ScorerInfo:
-    """Which scorer was used: its name, its parameters, and a hex digest of both and its source."""
-
-    name: str
-    sha256: str
-    params: Mapping[str, Scalar]
-
-
 class Scorer(ABC):
     """Base class of scorers; a subclass has to write `score` and may change the rest.
 

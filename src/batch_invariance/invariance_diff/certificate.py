@@ -13,7 +13,14 @@ from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
 from batch_invariance.invariance_diff.measure import Facts, LostTrial, measure
-from batch_invariance.invariance_diff.model import Arm, Outcome, Source, Status, Verdict
+from batch_invariance.invariance_diff.model import (
+    Arm,
+    Outcome,
+    ScorerInfo,
+    Source,
+    Status,
+    Verdict,
+)
 from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.proof import Coverage, Overlap
 from batch_invariance.invariance_diff.records import (
@@ -22,7 +29,6 @@ from batch_invariance.invariance_diff.records import (
     LifetimeEnd,
     LifetimeStart,
     Observer,
-    ScorerInfo,
     Subject,
 )
 from batch_invariance.invariance_diff.sections import (

@@ -6,6 +6,7 @@ otherwise. Nothing here opens a file, a socket or a clock.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -147,6 +148,15 @@ class Scored:
     failure_mode: str
     score: float | None
     passed: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScorerInfo:
+    """Which scorer was used: its name, its parameters, and a hex digest of both and its source."""
+
+    name: str
+    sha256: str
+    params: Mapping[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True, slots=True)

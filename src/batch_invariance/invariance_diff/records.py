@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batch_invariance.invariance_diff.model import Arm, Item, Source, Trial
+from batch_invariance.invariance_diff.model import Arm, Item, ScorerInfo, Source, Trial
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, PassSchedule
 
@@ -69,15 +69,6 @@ class Observer:
     machine: str
     processor: str | None
     cpu_count: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class ScorerInfo:
-    """The scorer's name, the digest of its source, and its parameters."""
-
-    name: str
-    sha256: str
-    params: Mapping[str, str | int | float | bool | None]
 
 
 @dataclass(frozen=True, slots=True)
