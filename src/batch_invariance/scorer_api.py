@@ -23,9 +23,10 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from types import FunctionType, MappingProxyType
 
-from .errors import ScorerError
-from .invariance_diff.model import Completion, Item, Scored
-from .scorer_loading import import_for, one_line, source_of
+from batch_invariance.errors import ScorerError
+from batch_invariance.scorer_loading import import_for, one_line, source_of
+
+from .invariance_diff.model import Completion, Item, Scored, ScorerInfo
 
 OK = "ok"
 EMPTY = "empty"
