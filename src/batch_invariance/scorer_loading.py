@@ -8,7 +8,7 @@ import os
 import sys
 from types import CodeType, FunctionType, ModuleType
 
-from .errors import ScorerError
+from batch_invariance.errors import ScorerError
 
 
 def import_for(spec: str, module_name: str) -> ModuleType:

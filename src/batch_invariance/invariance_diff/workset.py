@@ -23,9 +23,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import WorkSetError
-from .model import Item, Message
-from .workset_json import JsonObject, check_keys, entries, is_absurd, json_faults, kind, show
+from batch_invariance.errors import WorkSetError
+from batch_invariance.invariance_diff.model import Item, Message
+from batch_invariance.invariance_diff.workset_json import (
+    JsonObject,
+    check_keys,
+    entries,
+    is_absurd,
+    json_faults,
+    kind,
+    show,
+)
 
 _MAX_LISTED = 20  # faults spelled out in one error
 _MAX_TOKENS = 2**31 - 1  # the server reads the limit into an int32

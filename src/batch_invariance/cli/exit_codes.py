@@ -1,0 +1,25 @@
+"""What the program's exit status means."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """`PROMOTABLE`: the verdict that was asked for. `NO_VERDICT`: a bad file, an unfit item, a
+    failed launch. `REFUSED`: arguments or a guard. `NOT_PROMOTED`: a verdict that does not
+    promote. A signal ends with 128 plus its number."""
+
+    PROMOTABLE = 0
+    NO_VERDICT = 1
+    REFUSED = 2
+    NOT_PROMOTED = 3
+
+
+EPILOG = """exit status:
+  0  a promotable GREEN (canary: GREEN; run-mock: the colour asked for)
+  1  no verdict: a bad file, an item that does not fit, a failed launch
+  2  arguments or a guard refused; nothing was started, written or renamed
+  3  a verdict that does not promote: AMBER, UNVERIFIED or RED
+  130, 143  ended by SIGINT, SIGTERM; the partial evidence is kept
+"""

@@ -1,0 +1,58 @@
+"""The program: verbs, and the one place where an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from batch_invariance import __version__
+from batch_invariance.cli import canary, run_live, run_mock, verify_cert
+from batch_invariance.cli.exit_codes import EPILOG
+from batch_invariance.cli.signals import interruptible
+from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.live_invariance.process import printable
+
+VERBS = (run_live, run_mock, verify_cert, canary)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every verb."""
+    parser = argparse.ArgumentParser(
+        prog="batch-invariance",
+        description="Does continuous batching change the scored outputs of one llama-server cell?",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"batch-invariance {__version__}")
+    commands = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for verb in VERBS:
+        verb.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one command line and returns its exit code. Bad arguments exit with 2."""
+    words = list(argv)
+    cut = words.index("--") if "--" in words else len(words)
+    args = build_parser().parse_args(words[:cut])
+    try:
+        with interruptible():
+            code: int = args.run(args, words[cut + 1 :])
+            return code
+    except BatchInvarianceError as error:
+        text = printable(str(error))
+        print(f"batch-invariance: {text}", file=sys.stderr)
+        if args.json:
+            print(json.dumps({"error": str(error), "exit_code": error.exit_code}))
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output has gone; there is nobody left to tell.
+        sys.stderr.close()
+        return 1
+
+
+def entry_point() -> None:
+    """The console script."""
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""The plan of a run, as `--dry-run` prints it: what would start, be sent, and be needed."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from batch_invariance.invariance_diff.codec import to_json
+from batch_invariance.invariance_diff.plan import request_count
+from batch_invariance.invariance_diff.records import Header
+from batch_invariance.live_invariance.host import format_bytes, memory_available
+from batch_invariance.live_invariance.launch import LaunchCommand, LaunchSpec, build_argv
+from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowledge, model_name
+from batch_invariance.live_invariance.process import printable
+from batch_invariance.live_invariance.produce import evidence_bytes
+
+
+def commands(
+    header: Header, choice: ServerChoice, known: ServerKnowledge
+) -> tuple[LaunchCommand, ...]:
+    """Both server command lines; port and key file are chosen at the launch."""
+    return tuple(
+        build_argv(
+            LaunchSpec(
+                server_bin=choice.server_bin,
+                model=choice.model,
+                ctx=choice.ctx,
+                parallel=parallel,
+                port=0,
+                api_key_file=Path("KEYFILE"),
+                alias=model_name(choice),
+                user_flags=choice.flags,
+                known_flags=known.known_flags,
+            )
+        )
+        for parallel in (1, header.cell.dispatch_n)
+    )
+
+
+def plan_text(
+    header: Header, choice: ServerChoice, known: ServerKnowledge, shortfalls: Sequence[str]
+) -> str:
+    """The plan for a person, ending in a newline."""
+    cell, model = header.cell, known.model
+    launches = commands(header, choice, known)
+    footprint = known.footprint
+    free = memory_available()
+    experts = f", {model.expert_count} experts" if model.expert_count else ", dense"
+    lines = [
+        f"cell       {printable(cell.model)}, ctx {cell.ctx}, N={cell.dispatch_n}, "
+        f"source {header.source.value}",
+        f"model      {printable(model.file)}: {model.architecture} {model.file_type}{experts}, "
+        f"sha256 {model.sha256[:16]}... ({model.sha256_from})",
+        f"server     {choice.server_bin}: {printable(known.version or 'version unknown')}",
+        f"work-set   {printable(header.workset.name)}: {len(header.workset.items)} items, "
+        f"sha256 {header.workset.sha256[:16]}...",
+        f"scorer     {printable(header.scorer.name)}",
+        f"requests   {request_count(header.plan.passes, cell.dispatch_n)}, and up to "
+        f"{header.plan.confirm_limit} to confirm divergences",
+    ]
+    lines += [
+        f"  {p.arm.value:2} pass {p.pass_index}: {p.n_requests} requests, {p.kind.value}, "
+        f"order {p.ordering.value}"
+        for p in header.plan.passes
+    ]
+    lines += [
+        f"memory     {format_bytes(footprint.total_bytes)} projected: weights "
+        f"{format_bytes(footprint.weights_bytes)}, KV {format_bytes(footprint.kv_bytes)}, "
+        f"overhead {format_bytes(footprint.overhead_bytes)}; "
+        + (f"{format_bytes(free)} available" if free is not None else "available: unknown here"),
+        f"disk       at most {format_bytes(evidence_bytes(header))} of evidence",
+        "launches   (port 0 and KEYFILE are chosen at the launch)",
+    ]
+    lines += [f"  {shlex.join(launch.argv)}" for launch in launches]
+    if launches[0].omitted_flags:
+        lines.append(f"  left out, unknown to this build: {' '.join(launches[0].omitted_flags)}")
+    lines += [f"this run can never be GREEN: {reason}" for reason in shortfalls]
+    return "\n".join(lines) + "\n"
+
+
+def plan_as_json(
+    header: Header, choice: ServerChoice, known: ServerKnowledge, shortfalls: Sequence[str]
+) -> dict[str, object]:
+    """The plan as one JSON object."""
+    launches = commands(header, choice, known)
+    return {
+        "cell": to_json(header.cell),
+        "source": header.source.value,
+        "plan": to_json(header.plan),
+        "requests": request_count(header.plan.passes, header.cell.dispatch_n),
+        "launches": [list(launch.argv) for launch in launches],
+        "omitted_flags": list(launches[0].omitted_flags),
+        "footprint": {**to_json(known.footprint), "total_bytes": known.footprint.total_bytes},
+        "evidence_bytes": evidence_bytes(header),
+        "never_green": list(shortfalls),
+    }

@@ -1,0 +1,125 @@
+"""Options that the verbs which run a cell share, and what they become."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+from batch_invariance.cli.progress import Progress
+from batch_invariance.errors import UsageError
+from batch_invariance.invariance_diff.records import Header
+from batch_invariance.invariance_diff.request import Sampling
+from batch_invariance.invariance_diff.workset import WorkSet, parse_workset
+from batch_invariance.live_invariance.prepare import RunSettings, check_settings
+from batch_invariance.live_invariance.produce import Conduct
+from batch_invariance.live_invariance.recording import StopRules
+from batch_invariance.scorer_api import ExactMatch, Scorer, resolve_scorer
+
+MAX_WORKSET_BYTES = 1 << 30
+
+
+def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
+    """What the cell is measured with."""
+    group = parser.add_argument_group("the measurement")
+    group.add_argument("--passes", type=int, default=8, metavar="T", help="passes of arm C (8)")
+    group.add_argument(
+        "--max-tokens",
+        type=int,
+        default=max_tokens,
+        metavar="K",
+        help=f"generated tokens per item, where it has no limit of its own ({max_tokens})",
+    )
+    group.add_argument(
+        "--top-logprobs", type=int, default=5, metavar="K", help="alternatives recorded (5)"
+    )
+    group.add_argument(
+        "--seed", type=int, default=1, help="seed of the dispatch orders and the requests (1)"
+    )
+    group.add_argument(
+        "--scorer",
+        metavar="PKG.MOD:NAME",
+        help="a Scorer subclass, an instance, or f(text, expected); default: exact match",
+    )
+    group.add_argument(
+        "--logit-drift",
+        type=_drift,
+        metavar="bits|EPS",
+        help="let moved logprobs cost the GREEN: any bit, or more than EPS nats",
+    )
+    group.add_argument("--stop-on-red", action="store_true", help="end at the first divergence")
+    group.add_argument("--stop-on-lost", action="store_true", help="end at the first lost trial")
+    group.add_argument(
+        "--request-timeout", type=_seconds, default=600.0, metavar="S", help="per request (600)"
+    )
+
+
+def add_output_options(parser: argparse.ArgumentParser) -> None:
+    """Where results go and how much is said."""
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--out-dir", type=Path, default=Path("certs"), metavar="DIR", help="(./certs)"
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    group.add_argument("-v", "--verbose", action="store_true", help="a line for every trial")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, only trouble")
+
+
+def _drift(text: str) -> str:
+    if text == "bits":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither 'bits' nor a number above 0")
+    return repr(value)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value
+
+
+def settings_from(args: argparse.Namespace, parallel: int) -> RunSettings:
+    """The measurement's settings. Raises UsageError for figures that no run can have."""
+    settings = RunSettings(
+        parallel=parallel,
+        passes=args.passes,
+        sampling=Sampling(args.seed, args.max_tokens, args.top_logprobs),
+        schedule_seed=args.seed,
+        logit_drift=args.logit_drift,
+    )
+    check_settings(settings)
+    return settings
+
+
+def conduct_from(args: argparse.Namespace, header: Header) -> tuple[Conduct, Progress]:
+    """How the run behaves, and the progress it reports to."""
+    verbosity = 0 if args.quiet else 2 if args.verbose else 1
+    progress = Progress(header, sys.stderr, verbosity)
+    stop = StopRules(on_lost=args.stop_on_lost, on_red=args.stop_on_red)
+    return Conduct(progress, args.request_timeout, stop), progress
+
+
+def load_workset(path: Path) -> WorkSet:
+    """Reads and parses a work-set file. Raises UsageError or WorkSetError."""
+    try:
+        if path.stat().st_size > MAX_WORKSET_BYTES:
+            raise UsageError(f"--workset {path}: larger than {MAX_WORKSET_BYTES >> 20} MiB")
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--workset {path}: {error.strerror}; check the path") from error
+    return parse_workset(data, path.name)
+
+
+def load_scorer(args: argparse.Namespace) -> Scorer:
+    """The scorer that was named, or exact match."""
+    return resolve_scorer(args.scorer) if args.scorer else ExactMatch()

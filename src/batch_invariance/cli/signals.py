@@ -1,0 +1,37 @@
+"""Signals become one exception in the main thread, so that every `finally` runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from batch_invariance.errors import Interrupted
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it the first signal raises `Interrupted`; a second one ends the process at once.
+
+    Ending at once leaves nothing behind either: the guardian sees the driver go and brings the
+    server down.
+    """
+    seen = False
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        nonlocal seen
+        if seen:
+            os._exit(128 + signum)
+        seen = True
+        raise Interrupted(signum)
+
+    before = {signum: signal.signal(signum, handle) for signum in HANDLED}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,162 @@
+"""The end of a run, for a person: verdict, reasons, where it parted, how sure, what next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from batch_invariance.cli.style import Style
+from batch_invariance.cli.texts import first_divergence, side_by_side
+from batch_invariance.invariance_diff.certificate import Certificate
+from batch_invariance.invariance_diff.gates import GateResult
+from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
+from batch_invariance.live_invariance.process import printable
+from batch_invariance.live_invariance.produce import Produced
+
+MEANING = {
+    Verdict.GREEN: "batching changed nothing that was scored or generated",
+    Verdict.AMBER: "the scores hold, something beneath them does not",
+    Verdict.UNVERIFIED: "no divergence was proved, and neither was its absence",
+    Verdict.RED: "scored outputs changed under concurrent load",
+}
+NOT_SAID = {
+    Source.CANARY: (
+        "A canary is a toy of random weights: it tests this server binary, its flags and this "
+        "machine. It says nothing about any real model."
+    ),
+    Source.MOCK: "A mock run shows how the tool works. It says nothing about any server.",
+}
+MAX_REASONS = 8
+
+
+def render(produced: Produced, style: Style, next_command: str) -> str:
+    """The summary as text, ending in a newline."""
+    cert = produced.certificate
+    lines = [_head(cert, style), *_reasons(cert, style), *_divergence(produced, style)]
+    lines += [_bound(cert), *_throughput(cert)]
+    if cert.source in NOT_SAID:
+        lines.append(NOT_SAID[cert.source])
+    else:
+        lines.append(
+            "It holds for this cell alone: pinned slots, no prompt cache, this work-set, "
+            "this schedule, these server lifetimes."
+        )
+    lines += [
+        f"certificate  {produced.paths.certificate}",
+        f"evidence     {produced.paths.evidence}",
+        f"next         {next_command}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _head(cert: Certificate, style: Style) -> str:
+    cell = f"{printable(cert.model)}, ctx {cert.ctx}, N={cert.dispatch_n}"
+    extra = f", class {cert.divergence_class}" if cert.divergence_class else ""
+    if cert.verdict is Verdict.GREEN and cert.claims.logprob_bits is False:
+        extra = ", though logprobs drifted in their last bits"
+    return f"{style.verdict(cert.verdict)}  {cell}: {MEANING[cert.verdict]}{extra}"
+
+
+def _reasons(cert: Certificate, style: Style) -> list[str]:
+    shown = [f"  - {printable(reason)}" for reason in cert.decision_reasons[:MAX_REASONS]]
+    hidden = len(cert.decision_reasons) - len(shown)
+    if hidden > 0:
+        shown.append(f"  - and {hidden} more, in the certificate")
+    return shown
+
+
+def _divergence(produced: Produced, style: Style) -> list[str]:
+    entry = first_divergence(produced.certificate)
+    if entry is None:
+        return []
+    trial = entry.first_divergence
+    wave = f"wave {trial.wave}" if trial.wave is not None else "saturated"
+    companions = ", ".join(printable(name) for name in trial.companions[:6]) or "nobody"
+    if len(trial.companions) > 6:
+        companions += f" and {len(trial.companions) - 6} more"
+    lines = [
+        f"first divergence: item {style.bold(printable(entry.id))}, pass {trial.pass_index} "
+        f"({wave}), lane {trial.lane}, together with {companions}"
+    ]
+    if trial.token_index is not None:
+        margin = "" if trial.margin_x is None else f", margin in A {trial.margin_x:.3f} nats"
+        lines.append(
+            f"  at token {trial.token_index}: A {_token(trial.token_x)}, "
+            f"C {_token(trial.token_y)}{margin}"
+        )
+    fields = ", ".join((*entry.score_fields, *entry.token_fields))
+    lines.append(f"  differs in {entry.n_token_divergent} of {entry.n_compared} trials: {fields}")
+    texts = side_by_side(entry, produced.paths.evidence)
+    if texts is not None:
+        shared = _visible(texts.shared)
+        lines.append(f"  A: {shared}{style.bold('|' + _visible(texts.a))}")
+        lines.append(f"  C: {shared}{style.bold('|' + _visible(texts.c))}")
+    return lines
+
+
+def _token(token: int | None) -> str:
+    return "has ended" if token is None else f"token {token}"
+
+
+def _visible(text: str) -> str:
+    return printable(text).replace("\n", "\\n")
+
+
+def _bound(cert: Certificate) -> str:
+    s = cert.sensitivity
+    if s.n_ac_divergent:
+        total = cert.divergence_report["AC"].n_compared
+        return f"power: {s.n_ac_divergent} of {total} concurrent trials diverged"
+    if s.prompt_rate_upper_bound_95 is None:
+        return "power: no prompt is proved co-batched, so the run bounds nothing"
+    return (
+        f"power: no divergence in {s.n_hot_trials} co-batched trials of {s.n_hot_prompts} "
+        f"prompts, up to {cert.horizon.longest} tokens each; with 95 % confidence fewer than "
+        f"{s.prompt_rate_upper_bound_95:.1%} of such prompts diverge"
+    )
+
+
+def _throughput(cert: Certificate) -> list[str]:
+    t = cert.throughput
+    if t.serial_tokens_per_s is None or t.concurrent_tokens_per_s is None or t.speedup is None:
+        return []
+    return [
+        f"speed: {t.concurrent_tokens_per_s:.0f} tokens/s batched against "
+        f"{t.serial_tokens_per_s:.0f} serial: batching gives {t.speedup:.1f}x"
+    ]
+
+
+def gate_lines(gates: Sequence[GateResult], style: Style) -> list[str]:
+    """One line for each gate."""
+    width = max(len(gate.gate) for gate in gates)
+    lines = []
+    for gate in gates:
+        label = gate.outcome.value.replace("NOT_APPLICABLE", "N/A")
+        painted = f"{label:8}"
+        if gate.outcome in (Outcome.FAIL, Outcome.UNKNOWN):
+            painted = style.bold(painted)
+        lines.append(f"  {painted} {gate.gate:{width}}  {printable(gate.measured)}")
+    return lines
+
+
+def as_json(produced: Produced, exit_code: int) -> dict[str, object]:
+    """What `--json` prints: the verdict in short, and where the whole of it is."""
+    cert = produced.certificate
+    entry = first_divergence(cert)
+    return {
+        "verdict": cert.verdict.value,
+        "status": cert.status.value,
+        "source": cert.source.value,
+        "promotable": cert.promotable,
+        "divergence_class": cert.divergence_class,
+        "anomaly": cert.anomaly,
+        "decision_reasons": list(cert.decision_reasons),
+        "first_divergent_id": None if entry is None else entry.id,
+        "certificate": _path(produced.paths.certificate),
+        "evidence": _path(produced.paths.evidence),
+        "exit_code": exit_code,
+    }
+
+
+def _path(path: Path) -> str:
+    return str(path)
