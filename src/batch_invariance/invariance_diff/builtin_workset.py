@@ -11,9 +11,13 @@ from batch_invariance.invariance_diff.workset import WorkSet, parse_workset
 
 LENGTHS = (24, 36, 48, 53, 54, 55, 96, 128, 192, 245, 246, 247, 320, 501, 502, 503)
 """Prompt lengths in characters; the toy's chat frame adds about ten tokens."""
-WORDS = tuple(
-    ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet", "jetty", "kelp", "larch", "maple", "north", "otter", "pearl", "quartz", "river", "stone", "tidal", "umber", "viola", "willow", "xylem", "yarrow", "zephyr"]
+# fmt: off
+WORDS = (
+    "amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heron", "inlet",
+    "jetty", "kelp", "larch", "maple", "north", "otter", "pearl", "quartz", "river",
+    "stone", "tidal", "umber", "viola", "willow", "xylem", "yarrow", "zephyr",
 )
+# fmt: on
 NAME = "built-in"
 
 

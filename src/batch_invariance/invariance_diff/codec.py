@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from batch_invariance.errors import EvidenceError
 
 T = TypeVar("T")
+SHOWN_LIMIT = 60
 
 
 def to_json(value: Any) -> Any:
@@ -44,11 +45,16 @@ def from_json(cls: type[T], value: Any, where: str) -> T:
     hints, required = _shape(typing.cast(Any, cls))
     unknown = value.keys() - hints.keys()
     if unknown:
-        raise EvidenceError("evidence", [f"{where} has an unknown field {min(unknown)!r}"])
+        raise EvidenceError("evidence", [f"{where} has an unknown field {shown(min(unknown))}"])
     missing = required - value.keys()
     if missing:
         raise EvidenceError("evidence", [f"{where} lacks {min(missing)!r}"])
     return cls(**{k: _decode(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+
+
+def shown(value: object) -> str:
+    """A value as an error may quote it: short, and no walk through nested lists."""
+    return repr(value)[:SHOWN_LIMIT] if isinstance(value, (str, int, float)) else "not a word"
 
 
 @functools.cache
@@ -79,7 +85,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
         try:
             return hint(value)
         except ValueError:
-            raise EvidenceError("evidence", [f"{where} has no meaning: {value!r}"]) from None
+            raise EvidenceError("evidence", [f"{where} has no meaning: {shown(value)}"]) from None
     elif hint is float:
         if type(value) in (int, float) and math.isfinite(value):
             return float(value)

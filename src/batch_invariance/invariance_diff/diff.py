@@ -140,7 +140,7 @@ def margin_at(completion: Completion, index: int) -> float | None:
     if width < 2 or not 0 <= index < n:
         return None
     best, second = sorted(tops[index * width : (index + 1) * width], reverse=True)[:2]
-    return best - second
+    return best - second if math.isfinite(best - second) else None
 
 
 def degenerate(logprobs: str | None) -> bool:
@@ -182,7 +182,7 @@ def _rows(completion: Completion, n: int) -> list[_Row] | None:
         return None
     ids = unpack_ids(completion.top_ids or "")
     tops = unpack_floats(completion.top_logprobs or "")
-    if len(ids) != len(tops) or len(ids) % len(chosen):
+    if len(ids) != len(tops) or len(ids) % len(chosen) or not all(map(math.isfinite, tops)):
         return None
     width = len(ids) // len(chosen)
     pairs = tuple(zip(ids, tops, strict=True))

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from batch_invariance.errors import EvidenceError
-from batch_invariance.invariance_diff.codec import from_json, to_json
+from batch_invariance.invariance_diff.codec import from_json, shown, to_json
 from batch_invariance.invariance_diff.digest import canonical_json
 from batch_invariance.invariance_diff.model import (
     Arm,
@@ -39,6 +39,8 @@ from batch_invariance.invariance_diff.rules import EVIDENCE_SCHEMA
 
 FIRST_PREV = "0" * 64
 TRIAL_KIND = "trial"
+MAX_DIGITS = 20
+"""Of an integer: enough for 64 bits and a sign, and every such integer has a float."""
 
 _KINDS: dict[str, type[Any]] = {
     "header": Header,
@@ -117,9 +119,11 @@ class EvidenceReader:
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:
-            fields = json.loads(line, parse_constant=_no_constant)
+            fields = json.loads(
+                line, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite
+            )
         except (ValueError, RecursionError):
-            self._refuse("is not JSON")
+            self._refuse("is not JSON, or holds a number out of range")
         if not isinstance(fields, dict):
             self._refuse("is not an object")
         return fields
@@ -130,9 +134,10 @@ class EvidenceReader:
             if kind == TRIAL_KIND:
                 return trial_from_fields(fields)
             if not isinstance(kind, str) or kind not in _KINDS:
-                self._refuse(f"unknown kind {kind!r}")
-            if kind == "header" and fields.get("schema") != EVIDENCE_SCHEMA:
-                self._refuse(f"unknown schema {fields.get('schema')!r}; this is {EVIDENCE_SCHEMA}")
+                self._refuse(f"unknown kind {shown(kind)}")
+            schema = fields.get("schema")
+            if kind == "header" and schema != EVIDENCE_SCHEMA:
+                self._refuse(f"unknown schema {shown(schema)}; this is {EVIDENCE_SCHEMA}")
             record: Record = from_json(_KINDS[kind], fields, kind)
             return record
         except EvidenceError as error:
@@ -143,6 +148,19 @@ class EvidenceReader:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _bounded_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("an integer is out of range")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError("a number is out of range")
+    return value
 
 
 def trial_fields(trial: Trial) -> dict[str, Any]:
@@ -229,9 +247,7 @@ def trial_from_fields(fields: dict[str, Any]) -> Trial:
     try:
         key = TrialKey(Arm(f["arm"]), f["pass_index"], f["item"], f["occurrence"])
     except ValueError:
-        raise EvidenceError("evidence", [f"trial.arm has no meaning: {f['arm']!r}"]) from None
-    if not (math.isfinite(f["dispatch_ts"]) and math.isfinite(f["complete_ts"])):
-        raise EvidenceError("evidence", ["trial has a time that is not finite"])
+        raise EvidenceError("evidence", [f"trial.arm has no meaning: {shown(f['arm'])}"]) from None
     result: Completion | Failure
     scored: Scored | None = None
     if "failure" in f:

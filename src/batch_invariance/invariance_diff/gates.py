@@ -82,7 +82,7 @@ def _overlap(e: Examined) -> Reading:
         f"client depth {o.client_max_overlap_depth}, server co-residency "
         f"{_or_unknown(o.server_peak_busy_slots)}, proved batch {o.tested_n} of {n} by {o.witness}"
     )
-    if o.client_max_overlap_depth < 2 or (o.server_peak_busy_slots or 2) < 2:
+    if o.client_max_overlap_depth < 2 or o.server_peak_busy_slots in (0, 1):
         return failed(text, "no_overlap")
     if o.server_peak_busy_slots is None:
         return unknown(text, "no_server_witness")

@@ -6,6 +6,7 @@ item and pair, and the pass that is open; the trials of arm C are compared and l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -38,6 +39,7 @@ from batch_invariance.invariance_diff.tracker import Member, PassFacts, PassTrac
 
 SERIAL_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.CONFIRM)
 PLANNED_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.C)
+MAX_LANES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,8 @@ class Fold:
                 raise EvidenceError("evidence", ["a server lifetime ends that never began"])
             facts.lifetimes[-1].end = record
         elif isinstance(record, ControlPlan):
+            if not 0 <= record.item < len(self._items):
+                raise EvidenceError("evidence", ["the control plan names an unknown item"])
             facts.control.plan = record
         elif isinstance(record, Event):
             facts.events.append(record)
@@ -220,7 +224,8 @@ class Fold:
         tracker.add(trial)
         if key.arm is Arm.WARMUP:
             return
-        if trial.request_sha256 != self._bodies[key.item] and not trial.perturbed:
+        planted = trial.perturbed and key.arm is Arm.P
+        if trial.request_sha256 != self._bodies[key.item] and not planted:
             facts.isolation.foreign_bodies += 1
         result = trial.result
         if isinstance(result, Failure):
@@ -388,6 +393,21 @@ def _tokens(trial: Trial | None) -> int:
     return (result.completion_tokens or 0) if isinstance(result, Completion) else 0
 
 
+def _check_header(header: Header) -> None:
+    """Raises EvidenceError for figures that no run can have and that no gate could judge."""
+    n, drift = header.cell.dispatch_n, header.plan.logit_drift
+    if not 1 <= n <= MAX_LANES:
+        raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_LANES}"])
+    if drift is None or drift == "bits":
+        return
+    try:
+        usable = 0.0 <= float(drift) < math.inf
+    except ValueError:
+        usable = False
+    if not usable:
+        raise EvidenceError("evidence", ["logit_drift is neither bits nor an epsilon"])
+
+
 def measure(records: Iterable[Record]) -> Facts:
     """Folds the records of one evidence file. Raises EvidenceError for an impossible sequence."""
     iterator = iter(records)
@@ -396,6 +416,7 @@ def measure(records: Iterable[Record]) -> Facts:
         raise EvidenceError("evidence", ["the file is empty or does not begin with a header"])
     if header.rules_version != RULES_VERSION:
         raise EvidenceError("evidence", [f"unknown rules: version {header.rules_version}"])
+    _check_header(header)
     fold = Fold(header)
     for record in iterator:
         fold.feed(record)

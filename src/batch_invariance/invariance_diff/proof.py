@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.measure import Facts, ItemFacts
 from batch_invariance.invariance_diff.model import Arm
-from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.schedule import DispatchKind
 
@@ -91,7 +90,7 @@ def overlap_of(facts: Facts) -> Overlap:
 
 def covered(item: ItemFacts) -> bool:
     """Whether an id counts for F3: a scored C trial with enough proved shared passes."""
-    return item.n_co_batched > 0 and is_co_batched(item.own, item.shared)
+    return item.n_co_batched > 0
 
 
 def coverage_of(facts: Facts, overlap: Overlap) -> Coverage:

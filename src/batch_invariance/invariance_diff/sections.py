@@ -12,6 +12,9 @@ from batch_invariance.invariance_diff.proof import covered
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.stats import exact_zero_bound, median, rule_of_three
 
+CLOCK_STEP_S = 1e-6
+"""No rate is given over less time than this."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
@@ -191,7 +194,7 @@ def throughput_of(facts: Facts) -> Throughput:
     def rate(arms: tuple[Arm, ...]) -> float | None:
         chosen = [p for p in facts.passes if p.arm in arms]
         seconds = sum(p.seconds for p in chosen)
-        return sum(p.tokens for p in chosen) / seconds if seconds > 0 else None
+        return sum(p.tokens for p in chosen) / seconds if seconds >= CLOCK_STEP_S else None
 
     serial, concurrent = rate((Arm.A, Arm.A2)), rate((Arm.C,))
     speedup = concurrent / serial if serial and concurrent else None

@@ -138,6 +138,9 @@ def cert_is_green(cert: object, require_source: str = "live") -> bool:
     return (
         isinstance(cert, Mapping)
         and all(name in cert for name in REQUIRED_FIELDS)
+        and isinstance(cert["model"], str)
+        and type(cert["ctx"]) is int
+        and type(cert["dispatch_n"]) is int
         and cert["status"] == Status.GREEN.value
         and cert["source"] == require_source
     )
@@ -154,7 +157,10 @@ def is_promotable(cert: object) -> bool:
     for row in table:
         if not isinstance(row, Mapping):
             return False
-        outcomes[row.get("gate")] = row.get("outcome")
+        name = row.get("gate")
+        if not isinstance(name, str):
+            return False
+        outcomes[name] = row.get("outcome")
     if len(outcomes) != len(table) or set(outcomes) != {gate.name for gate in GATES}:
         return False
     return all(
