@@ -12,17 +12,14 @@ import pytest
 
 from batch_invariance.errors import BatchInvarianceError, GuardRefused, UsageError
 from batch_invariance.live_invariance import host
+from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256, split_parts
 from batch_invariance.live_invariance.host import (
-    ModelDigestCache,
     check_disk,
     check_memory,
-    check_port_reserved,
     disk_free,
-    file_sha256,
     format_bytes,
     host_facts,
     memory_available,
-    split_parts,
 )
 from batch_invariance.live_invariance.store import (
     CellLock,
@@ -113,17 +110,14 @@ def test_guards_refuse_with_their_name_and_figures(
         check_memory(5 * GIB, 0, 4 * GIB, enabled=True)
     with pytest.raises(GuardRefused, match=r"memory guard: 8\.0 GiB .* 5\.0 GiB, and 4\.0 GiB"):
         check_memory(5 * GIB, 4 * GIB, None, enabled=True)
-    check_memory(5 * GIB, 4 * GIB, 1, enabled=False)
+    check_memory(5 * GIB, 4 * GIB, None, enabled=False)
+    with pytest.raises(GuardRefused, match="footprint"):
+        check_memory(5 * GIB, 0, 4 * GIB, enabled=False)
     monkeypatch.setattr(host, "memory_available", lambda: None)
     check_memory(5 * GIB, 4 * GIB, None, enabled=True)
     with pytest.raises(GuardRefused, match="disk guard"):
         check_disk(tmp_path / "not" / "yet", 1 << 60)
     check_disk(tmp_path, 1)
-    with pytest.raises(GuardRefused, match=r"port guard: port 80 is reserved \(22, 80\)") as caught:
-        check_port_reserved(80, frozenset({80, 22}))
-    assert caught.value.guard == "port"
-    assert caught.value.exit_code == 2
-    check_port_reserved(81, frozenset({80}))
 
 
 def test_free_disk_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from batch_invariance.errors import ServerError, UsageError
+from batch_invariance.live_invariance.flags import (
+    UserFlags,
+    check_user_flags,
+    parse_known_flags,
+)
 from batch_invariance.live_invariance.launch import (
     LaunchSpec,
-    UserFlags,
     build_argv,
-    check_user_flags,
     choose_port,
-    parse_known_flags,
+    engine_environment,
     scrub_environment,
     validate_ctx,
 )
@@ -237,3 +240,8 @@ def test_the_context_is_a_multiple_of_256() -> None:
     for ctx, nearest in ((1000, "768 or 1024"), (1, "256 or 512"), (-5, "256 or 512"), (0, "256")):
         with pytest.raises(UsageError, match=nearest):
             validate_ctx(ctx)
+
+
+def test_the_variables_that_steer_the_engine_are_named() -> None:
+    env = {"GGML_VK_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "2", "HOME": "/h", "LLAMA_ARG_X": "1"}
+    assert engine_environment(env) == {"GGML_VK_VISIBLE_DEVICES": "0", "OMP_NUM_THREADS": "2"}

@@ -18,12 +18,9 @@ import pytest
 
 from batch_invariance.errors import ServerError, UsageError
 from batch_invariance.live_invariance import procfs, store
-from batch_invariance.live_invariance.process import (
-    ExitStatus,
-    OwnedProcess,
-    owns_listening_socket,
-    printable,
-)
+from batch_invariance.live_invariance.process import ExitStatus, OwnedProcess
+from batch_invariance.live_invariance.procfs import owns_listening_socket
+from batch_invariance.live_invariance.text import printable
 
 DEADLINE_S = 20.0
 SOURCES = str(Path(__file__).resolve().parent.parent / "src")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from batch_invariance.cli import canary, run_live, run_mock, verify_cert
 from batch_invariance.cli.exit_codes import EPILOG
 from batch_invariance.cli.signals import interruptible
 from batch_invariance.errors import BatchInvarianceError
-from batch_invariance.live_invariance.process import printable
+from batch_invariance.live_invariance.text import printable
 
 VERBS = (run_live, run_mock, verify_cert, canary)
 
@@ -34,6 +35,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str]) -> int:
     """Runs one command line and returns its exit code. Bad arguments exit with 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A terminal that cannot show a character gets its escape, never a traceback.
+            stream.reconfigure(errors="backslashreplace")
     words = list(argv)
     cut = words.index("--") if "--" in words else len(words)
     args = build_parser().parse_args(words[:cut])

@@ -12,8 +12,8 @@ from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.host import format_bytes, memory_available
 from batch_invariance.live_invariance.launch import LaunchCommand, LaunchSpec, build_argv
 from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowledge, model_name
-from batch_invariance.live_invariance.process import printable
 from batch_invariance.live_invariance.produce import evidence_bytes
+from batch_invariance.live_invariance.text import printable
 
 
 def commands(

@@ -9,7 +9,7 @@ from batch_invariance.cli.style import Style
 from batch_invariance.invariance_diff.model import Arm, Failure, Trial
 from batch_invariance.invariance_diff.plan import request_count
 from batch_invariance.invariance_diff.records import Event, Header
-from batch_invariance.live_invariance.process import printable
+from batch_invariance.live_invariance.text import printable
 
 SERIAL = (Arm.A, Arm.A2, Arm.B, Arm.CONFIRM)
 REDRAW_S = 0.1

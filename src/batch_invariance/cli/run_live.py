@@ -21,6 +21,7 @@ from batch_invariance.cli.run_options import (
     conduct_from,
     load_scorer,
     load_workset,
+    positive,
     settings_from,
 )
 from batch_invariance.cli.style import Style
@@ -89,10 +90,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_cell_options(parser, DEFAULT_MAX_TOKENS)
     group = parser.add_argument_group("safety")
     group.add_argument(
-        "--ready-timeout", type=float, default=600.0, metavar="S", help="per launch (600)"
+        "--ready-timeout", type=positive, default=600.0, metavar="S", help="per launch (600)"
     )
     group.add_argument(
-        "--max-footprint-gb", type=float, metavar="G", help="refuse a larger server, in GiB"
+        "--max-footprint-gb", type=positive, metavar="G", help="refuse a larger server, in GiB"
     )
     group.add_argument(
         "--reserved-port", type=int, action="append", default=[], metavar="P", help="never use it"
@@ -151,7 +152,9 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
     server_bin = find_server(args.server_bin)
     if args.canary is None:
         missing = [
-            f"--{name}" for name in ("model", "workset", "ctx", "parallel") if not vars(args)[name]
+            f"--{name}"
+            for name in ("model", "workset", "ctx", "parallel")
+            if vars(args)[name] is None
         ]
         if missing:
             raise UsageError(f"{', '.join(missing)}: needed unless --canary is given")

@@ -51,7 +51,7 @@ def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     group.add_argument("--stop-on-red", action="store_true", help="end at the first divergence")
     group.add_argument("--stop-on-lost", action="store_true", help="end at the first lost trial")
     group.add_argument(
-        "--request-timeout", type=_seconds, default=600.0, metavar="S", help="per request (600)"
+        "--request-timeout", type=positive, default=600.0, metavar="S", help="per request (600)"
     )
 
 
@@ -78,13 +78,14 @@ def _drift(text: str) -> str:
     return repr(value)
 
 
-def _seconds(text: str) -> float:
+def positive(text: str) -> float:
+    """An argument that is a finite number above 0."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value
 
 

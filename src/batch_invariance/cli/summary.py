@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from batch_invariance.cli.style import Style
-from batch_invariance.cli.texts import first_divergence, side_by_side
+from batch_invariance.cli.texts import first_divergence, log_tail, side_by_side
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.gates import GateResult
 from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
-from batch_invariance.live_invariance.process import printable
 from batch_invariance.live_invariance.produce import Produced
+from batch_invariance.live_invariance.text import printable
 
 MEANING = {
     Verdict.GREEN: "batching changed nothing that was scored or generated",
@@ -32,7 +32,8 @@ MAX_REASONS = 8
 def render(produced: Produced, style: Style, next_command: str) -> str:
     """The summary as text, ending in a newline."""
     cert = produced.certificate
-    lines = [_head(cert, style), *_reasons(cert, style), *_divergence(produced, style)]
+    lines = [_head(cert, style), *_reasons(cert, style), *_death(produced)]
+    lines += _divergence(produced, style)
     lines += [_bound(cert), *_throughput(cert)]
     if cert.source in NOT_SAID:
         lines.append(NOT_SAID[cert.source])
@@ -63,6 +64,14 @@ def _reasons(cert: Certificate, style: Style) -> list[str]:
     if hidden > 0:
         shown.append(f"  - and {hidden} more, in the certificate")
     return shown
+
+
+def _death(produced: Produced) -> list[str]:
+    deaths = [e for e in produced.certificate.events if e.what == "server_died"]
+    if not deaths:
+        return []
+    lines = [f"{printable(event.detail)}, under the cell's load" for event in deaths]
+    return lines + [f"  | {printable(line)}" for line in log_tail(produced.paths.evidence)]
 
 
 def _divergence(produced: Produced, style: Style) -> list[str]:

@@ -10,6 +10,7 @@ from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.pairs import IdReport
+from batch_invariance.invariance_diff.records import LifetimeEnd
 from batch_invariance.live_invariance.evidence_file import read_lines
 
 BEFORE, AFTER = 40, 60
@@ -61,6 +62,18 @@ def side_by_side(entry: IdReport, evidence: Path) -> SideBySide | None:
     start = max(0, n - BEFORE)
     shared = ("..." if start else "") + a[start:n]
     return SideBySide(shared, _clip(a[n:]), _clip(c[n:]))
+
+
+def log_tail(evidence: Path, lines: int = 8) -> list[str]:
+    """The last lines of the log of a server that died, from the evidence."""
+    tail = ""
+    try:
+        for record in EvidenceReader(read_lines(evidence)):
+            if isinstance(record, LifetimeEnd) and record.exit is not None:
+                tail = record.exit.log_tail or tail
+    except BatchInvarianceError:
+        return []
+    return tail.splitlines()[-lines:]
 
 
 def _clip(text: str) -> str:

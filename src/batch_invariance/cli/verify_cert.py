@@ -19,7 +19,7 @@ from batch_invariance.invariance_diff.verify import (
     verify_certificate,
 )
 from batch_invariance.live_invariance.evidence_file import read_lines
-from batch_invariance.live_invariance.process import printable
+from batch_invariance.live_invariance.text import printable
 
 EXAMPLES = """examples:
   batch-invariance verify-cert certs/model__ctx8192__N4.json

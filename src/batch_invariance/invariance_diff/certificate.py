@@ -12,7 +12,7 @@ from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
-from batch_invariance.invariance_diff.measure import Facts, LostTrial, measure
+from batch_invariance.invariance_diff.measure import Facts, Lifetime, LostTrial, measure
 from batch_invariance.invariance_diff.model import (
     Arm,
     Outcome,
@@ -26,7 +26,7 @@ from batch_invariance.invariance_diff.proof import Coverage, Overlap
 from batch_invariance.invariance_diff.records import (
     Event,
     Header,
-    LifetimeEnd,
+    Identity,
     LifetimeStart,
     Observer,
     Subject,
@@ -49,6 +49,8 @@ from batch_invariance.invariance_diff.sections import (
 )
 from batch_invariance.invariance_diff.verdict import decide_status, divergence_class, promotable
 
+LOST_EVENT = "lost_trial"
+"""Repeats what `lost_trials` lists, with the server's words; kept out of the certificate."""
 FLOOR_GATE = "F2_completion_floor"
 
 
@@ -94,10 +96,13 @@ class ScheduleRef:
 
 @dataclass(frozen=True, slots=True)
 class LifetimeReport:
-    """One launch of the server, as asked and as it ended."""
+    """One launch of the server, as asked and as it ended. The end of a dead server's log may hold
+    prompts and stays in the evidence."""
 
     start: LifetimeStart
-    end: LifetimeEnd | None
+    identity_at_end: Identity | None
+    exit_code: int | None
+    exit_signal: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,10 +257,21 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         controls=controls_of(facts),
         lost_trials=tuple(facts.lost),
         untested_ids=tuple(facts.untested),
-        events=tuple(facts.events),
-        lifetimes=tuple(LifetimeReport(life.start, life.end) for life in facts.lifetimes),
+        events=tuple(e for e in facts.events if e.what != LOST_EVENT),
+        lifetimes=tuple(_lifetime(life) for life in facts.lifetimes),
         evidence=evidence,
         rows=rows_of(examined),
+    )
+
+
+def _lifetime(life: Lifetime) -> LifetimeReport:
+    end = life.end
+    ended = end.exit if end is not None else None
+    return LifetimeReport(
+        life.start,
+        end.identity if end is not None else None,
+        ended.code if ended is not None else None,
+        ended.signal if ended is not None else None,
     )
 
 

@@ -17,7 +17,8 @@ from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, Pa
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What the verdict is about: the model's name, the context per slot, the number of slots N,
-    KV types, unified or split KV, and the user's server flags as given."""
+    KV types, unified or split KV, the user's server flags as given, and the variables of the
+    environment that steer the engine."""
 
     model: str
     ctx: int
@@ -26,6 +27,7 @@ class Cell:
     kv_type_v: str
     kv_unified: bool
     server_flags: tuple[str, ...]
+    environment: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)

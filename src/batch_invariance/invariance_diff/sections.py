@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
@@ -45,6 +46,7 @@ class ValidFor:
     kv_type_v: str
     kv_unified: bool
     server_flags: tuple[str, ...]
+    environment: Mapping[str, str]
     cache_prompt: bool
     slots: str
     schedule: tuple[str, ...]
@@ -151,6 +153,7 @@ def scope_of(header: Header) -> PromotionScope:
             kv_type_v=cell.kv_type_v,
             kv_unified=cell.kv_unified,
             server_flags=cell.server_flags,
+            environment=cell.environment,
             cache_prompt=False,
             slots="pinned",
             schedule=tuple(sorted({p.kind.value for p in header.plan.passes if p.arm is Arm.C})),

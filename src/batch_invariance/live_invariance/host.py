@@ -10,27 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batch_invariance.errors import GuardRefused
-from batch_invariance.live_invariance.digests import (
-    ModelDigest,
-    ModelDigestCache,
-    file_sha256,
-    split_parts,
-)
-
-__all__ = [
-    "HostFacts",
-    "ModelDigest",
-    "ModelDigestCache",
-    "check_disk",
-    "check_memory",
-    "check_port_reserved",
-    "disk_free",
-    "file_sha256",
-    "format_bytes",
-    "host_facts",
-    "memory_available",
-    "split_parts",
-]
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -151,10 +130,9 @@ def check_memory(
     """Refuse a server whose weights and KV cache come to `projected_bytes` if that is too much.
 
     Too much is more than `max_footprint_bytes`, or so much that less than `floor_bytes` of memory
-    would remain. `enabled` False turns both off. Unknown memory refuses nothing.
+    would remain. `enabled` False turns the look at the free memory off; the cap stands. Unknown
+    memory refuses nothing.
     """
-    if not enabled:
-        return
     if max_footprint_bytes is not None and projected_bytes > max_footprint_bytes:
         raise GuardRefused(
             "footprint",
@@ -162,7 +140,7 @@ def check_memory(
             f"more than the {format_bytes(max_footprint_bytes)} allowed",
             "Lower --ctx or --parallel, or raise --max-footprint-gb.",
         )
-    available = memory_available()
+    available = memory_available() if enabled else None
     if available is not None and available - projected_bytes < floor_bytes:
         raise GuardRefused(
             "memory",
@@ -181,10 +159,3 @@ def check_disk(path: Path, need: int) -> None:
             f"{path} has {format_bytes(free)} free and the run may write {format_bytes(need)}",
             "Free some space or choose another folder.",
         )
-
-
-def check_port_reserved(port: int, reserved: frozenset[int]) -> None:
-    """Refuse a port that the user has reserved for something else."""
-    if port in reserved:
-        listed = ", ".join(str(number) for number in sorted(reserved))
-        raise GuardRefused("port", f"port {port} is reserved ({listed})", "Choose another --port.")

@@ -8,28 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from batch_invariance.errors import ServerError, UsageError
-from batch_invariance.live_invariance.flags import (
-    OWNED_FLAGS,
-    UserFlags,
-    check_user_flags,
-    parse_known_flags,
-)
-
-__all__ = [
-    "OWNED_FLAGS",
-    "LaunchCommand",
-    "LaunchSpec",
-    "UserFlags",
-    "build_argv",
-    "check_user_flags",
-    "choose_port",
-    "parse_known_flags",
-    "scrub_environment",
-    "validate_ctx",
-]
+from batch_invariance.invariance_diff.rules import CTX_STEP
+from batch_invariance.live_invariance.flags import UserFlags
 
 LOOPBACK = "127.0.0.1"
-CTX_STEP = 256
+ENGINE_PREFIXES = ("GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_")
 _PORT_TRIES = 64
 
 
@@ -93,6 +76,11 @@ def build_argv(spec: LaunchSpec) -> LaunchCommand:
 def scrub_environment(env: Mapping[str, str]) -> dict[str, str]:
     """`env` without the `LLAMA_*` variables, which llama-server reads as flags."""
     return {name: value for name, value in env.items() if not name.startswith("LLAMA_")}
+
+
+def engine_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a server inherits and that can change its arithmetic or its devices."""
+    return {k: v for k, v in sorted(env.items()) if k.startswith(ENGINE_PREFIXES)}
 
 
 def choose_port(reserved: frozenset[int]) -> int:

@@ -34,7 +34,11 @@ from batch_invariance.live_invariance.flags import (
     parse_known_flags,
 )
 from batch_invariance.live_invariance.host import host_facts
-from batch_invariance.live_invariance.launch import scrub_environment, validate_ctx
+from batch_invariance.live_invariance.launch import (
+    engine_environment,
+    scrub_environment,
+    validate_ctx,
+)
 from batch_invariance.scorer_api import Scorer, describe_scorer
 
 ASK_TIMEOUT_S = 30.0
@@ -226,6 +230,7 @@ def live_header(
         kv_type_v=flags.cache_type_v,
         kv_unified=flags.kv_unified,
         server_flags=flags.flags,
+        environment=engine_environment(os.environ),
     )
     subject = Subject(choice.server_bin.name, known.server_sha256, known.version, known.model)
     return build_header(source, cell, subject, settings, workset, scorer)

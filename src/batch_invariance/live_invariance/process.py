@@ -21,10 +21,8 @@ from types import TracebackType
 from batch_invariance.errors import ServerError
 from batch_invariance.live_invariance import guardian
 from batch_invariance.live_invariance.procfs import kill_tree
-from batch_invariance.live_invariance.procfs import (
-    owns_listening_socket as owns_listening_socket,
-)
 from batch_invariance.live_invariance.store import require_posix
+from batch_invariance.live_invariance.text import printable
 
 START_LIMIT_S = 30.0
 STOP_GRACE_S = 3.0
@@ -261,13 +259,3 @@ class OwnedProcess:
         self._started.set()
         for callback in callbacks:
             callback()
-
-
-def printable(text: str) -> str:
-    """`text` with everything but newlines and printable characters escaped, as in `\\x1b`."""
-    return "".join(
-        char
-        if char == "\n" or char.isprintable()
-        else char.encode("unicode_escape").decode("ascii")
-        for char in text
-    )

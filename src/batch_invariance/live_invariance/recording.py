@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from batch_invariance.invariance_diff.certificate import LOST_EVENT
 from batch_invariance.invariance_diff.diff import compare_trials
 from batch_invariance.invariance_diff.model import (
     Arm,
@@ -166,7 +167,7 @@ class Recorder:
         self.observer.trial(trial, divergent)
         if isinstance(trial.result, Failure) and key.arm is not Arm.WARMUP:
             detail = f"{trial.item_id}: {trial.result.kind.value}: {trial.result.detail}"
-            self.event("lost_trial", detail, key.arm, key.pass_index)
+            self.event(LOST_EVENT, detail, key.arm, key.pass_index)
             if self._stop_rules.on_lost:
                 raise StopRun("stopped at the first lost trial (--stop-on-lost)")
         if red and self._stop_rules.on_red:

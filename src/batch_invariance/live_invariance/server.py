@@ -27,7 +27,8 @@ from batch_invariance.live_invariance.launch import (
     choose_port,
     scrub_environment,
 )
-from batch_invariance.live_invariance.process import OwnedProcess, owns_listening_socket
+from batch_invariance.live_invariance.process import OwnedProcess
+from batch_invariance.live_invariance.procfs import owns_listening_socket
 from batch_invariance.live_invariance.telemetry import read_identity
 
 READY_POLL_S = 0.02
