@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import attrgetter
 
 from batch_invariance.invariance_diff.model import Completion, Trial
 from batch_invariance.invariance_diff.packed import unpack_floats, unpack_ids
@@ -22,6 +23,7 @@ TOKEN_FIELDS = (
     "tool_calls",
     "completion_tokens",
 )
+_generated = attrgetter(*TOKEN_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +79,19 @@ def compare_trials(x: Trial, y: Trial) -> TrialDiff:
     a, b = x.result, y.result
     if not isinstance(a, Completion) or not isinstance(b, Completion):
         raise ValueError("a lost trial cannot be compared")
-    token_fields = tuple(name for name in TOKEN_FIELDS if getattr(a, name) != getattr(b, name))
+    token_fields: tuple[str, ...] = ()
+    if _generated(a) != _generated(b):
+        token_fields = tuple(n for n in TOKEN_FIELDS if getattr(a, n) != getattr(b, n))
     tokens_known = a.token_ids is not None and b.token_ids is not None
     common, first = _common_prefix(a, b)
     return TrialDiff(
         _score_fields(x, y), token_fields, tokens_known, common, first, _drift(a, b, common)
     )
+
+
+def repeats(x: Trial, y: Trial) -> bool:
+    """Whether answered trial y is x again in everything that a comparison looks at."""
+    return x.result == y.result and not _score_fields(x, y)
 
 
 def _invariants(trial: Trial) -> tuple[object, ...]:
@@ -101,12 +110,8 @@ def _invariants(trial: Trial) -> tuple[object, ...]:
 
 def _score_fields(x: Trial, y: Trial) -> tuple[str, ...]:
     pairs = zip(INVARIANT_FIELDS, _invariants(x), _invariants(y), strict=True)
-    return tuple(name for name, u, v in pairs if not _identical(u, v))
-
-
-def _identical(u: object, v: object) -> bool:
-    """Equal exactly and by type; NaN equals nothing."""
-    return type(u) is type(v) and u == v
+    # Equal exactly and by type; NaN equals nothing, not even itself.
+    return tuple([name for name, u, v in pairs if type(u) is not type(v) or u != v])
 
 
 def _common_prefix(a: Completion, b: Completion) -> tuple[int, FirstDivergence | None]:
@@ -148,9 +153,15 @@ def degenerate(logprobs: str | None) -> bool:
     if logprobs is None:
         return True
     values = unpack_floats(logprobs)
-    if not values or any(not math.isfinite(v) for v in values):
+    if not values or not _all_finite(values):
         return True
-    return len(set(values)) == 1 and (len(values) > 1 or values[0] == 0.0)
+    return values.count(values[0]) == len(values) and (len(values) > 1 or values[0] == 0.0)
+
+
+def _all_finite(values: tuple[float, ...]) -> bool:
+    """Whether no float32 is NaN or infinite: either would show in the sum, and the sum of finite
+    ones cannot leave the range of a float64."""
+    return math.isfinite(sum(values))
 
 
 def _drift(a: Completion, b: Completion, common: int) -> Drift | None:
@@ -172,25 +183,29 @@ def _drift(a: Completion, b: Completion, common: int) -> Drift | None:
     return Drift(common, moved, first, largest)
 
 
-_Row = tuple[float, tuple[tuple[int, float], ...]]
+_Row = tuple[float, tuple[int, ...], tuple[float, ...]]
 
 
 def _rows(completion: Completion, n: int) -> list[_Row] | None:
-    """Per position the chosen token's logprob and the (id, logprob) of the alternatives."""
+    """Per position the chosen token's logprob, and ids and logprobs of the alternatives."""
     chosen = unpack_floats(completion.logprobs or "")
     if len(chosen) < n:
         return None
     ids = unpack_ids(completion.top_ids or "")
     tops = unpack_floats(completion.top_logprobs or "")
-    if len(ids) != len(tops) or len(ids) % len(chosen) or not all(map(math.isfinite, tops)):
+    if len(ids) != len(tops) or len(ids) % len(chosen) or not _all_finite(tops):
         return None
     width = len(ids) // len(chosen)
-    pairs = tuple(zip(ids, tops, strict=True))
-    return [(chosen[i], pairs[i * width : (i + 1) * width]) for i in range(n)]
+    cells = [slice(i * width, (i + 1) * width) for i in range(n)]
+    return [(chosen[i], ids[row], tops[row]) for i, row in enumerate(cells)]
 
 
 def _largest_move(u: _Row, v: _Row) -> float:
     """Largest move at one position; an alternative that only one side lists is no measure."""
-    other = dict(v[1])
-    moves = [abs(logprob - other[token]) for token, logprob in u[1] if token in other]
-    return max([abs(u[0] - v[0]), *moves])
+    if u[1] == v[1]:
+        moves = [a - b for a, b in zip(u[2], v[2], strict=True)]
+    else:
+        other = dict(zip(v[1], v[2], strict=True))
+        listed = zip(u[1], u[2], strict=True)
+        moves = [logprob - other[token] for token, logprob in listed if token in other]
+    return max(abs(move) for move in (u[0] - v[0], *moves))

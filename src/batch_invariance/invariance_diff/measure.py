@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from batch_invariance.errors import EvidenceError, ScheduleError
-from batch_invariance.invariance_diff.diff import TrialDiff, compare_trials
+from batch_invariance.invariance_diff.codec import shown
+from batch_invariance.invariance_diff.diff import TrialDiff, compare_trials, repeats
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial
 from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.pairs import PairAccumulator, PairReport, content_sha
 from batch_invariance.invariance_diff.plan import length_schedule
 from batch_invariance.invariance_diff.records import (
+    COMPLETE,
     ControlPlan,
     Event,
     Footer,
@@ -44,7 +46,7 @@ MAX_LANES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LostTrial:
-    """A trial without a completion."""
+    """A trial without a completion. What the server said is in the evidence alone."""
 
     id: str
     arm: Arm
@@ -52,7 +54,6 @@ class LostTrial:
     occurrence: int
     kind: str
     http_status: int | None
-    detail: str
 
 
 @dataclass(slots=True)
@@ -144,6 +145,7 @@ class Fold:
         self._pair_seen: dict[str, set[int]] = {"AC": set(), "AB": set(), "BC": set(), "AA": set()}
         self._open: PassTracker | None = None
         self._diffs: dict[tuple[int, int], TrialDiff] = {}
+        self._repeat_diffs: dict[int, TrialDiff] = {}
         self._late_first: list[tuple[str, Trial]] = []
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
@@ -219,7 +221,7 @@ class Fold:
         facts, key = self._facts, trial.key
         tracker = self._tracker(key.arm, key.pass_index)
         if not 0 <= key.item < len(self._items) or self._items[key.item].id != trial.item_id:
-            raise EvidenceError("evidence", [f"trial of an unknown item {trial.item_id!r}"])
+            raise EvidenceError("evidence", [f"trial of an unknown item {shown(trial.item_id)}"])
         facts.n_trials += 1
         tracker.add(trial)
         if key.arm is Arm.WARMUP:
@@ -237,7 +239,6 @@ class Fold:
                     key.occurrence,
                     result.kind.value,
                     result.http_status,
-                    result.detail,
                 )
             )
         else:
@@ -247,12 +248,12 @@ class Fold:
 
     def _route(self, trial: Trial) -> None:
         arm, item = trial.key.arm, trial.key.item
-        if arm in self._first:
+        if arm is Arm.A:
             self._first[arm].setdefault(item, trial)
-        if arm is Arm.A2:
-            self._compare("AA", Arm.A, trial)
+        elif arm is Arm.A2:
+            self._keep(trial, self._compare("AA", Arm.A, trial))
         elif arm is Arm.B:
-            self._compare("AB", Arm.A, trial)
+            self._keep(trial, self._compare("AB", Arm.A, trial))
         elif arm is Arm.C:
             self._arm_c(trial)
         elif arm is Arm.CONFIRM:
@@ -260,7 +261,17 @@ class Fold:
         elif arm is Arm.P:
             self._control(trial)
 
-    def _compare(self, pair: str, x_arm: Arm, y: Trial) -> TrialDiff | None:
+    def _keep(self, trial: Trial, diff: TrialDiff | None) -> None:
+        """Keeps an item's first trial in A2 or B: A's own in its place where it repeats that, so
+        that an answer is in memory once."""
+        item = trial.key.item
+        repeated = diff is not None and diff is self._repeat_diffs.get(item)
+        kept = self._first[Arm.A][item] if repeated else trial
+        self._first[trial.key.arm].setdefault(item, kept)
+
+    def _compare(
+        self, pair: str, x_arm: Arm, y: Trial, known: TrialDiff | None = None
+    ) -> TrialDiff | None:
         item = y.key.item
         self._pair_seen[pair].add(item)
         x = self._first[x_arm].get(item)
@@ -269,13 +280,24 @@ class Fold:
             return None
         if isinstance(x.result, Failure) or isinstance(y.result, Failure):
             return None
-        return self._pairs[pair].add(x, y)
+        return self._pairs[pair].add(x, y, known or self._diff(x, y))
+
+    def _diff(self, x: Trial, y: Trial) -> TrialDiff:
+        """Compares two answered trials; all that repeat arm A's share one comparison."""
+        item = y.key.item
+        if x is not self._first[Arm.A].get(item) or not repeats(x, y):
+            return compare_trials(x, y)
+        diff = self._repeat_diffs.get(item)
+        if diff is None:
+            diff = self._repeat_diffs[item] = compare_trials(x, y)
+        return diff
 
     def _arm_c(self, trial: Trial) -> None:
         facts, key = self._facts, trial.key
         item = facts.items[key.item]
         diff = self._compare("AC", Arm.A, trial)
-        self._compare("BC", Arm.B, trial)
+        b_is_a = self._first[Arm.B].get(key.item) is self._first[Arm.A].get(key.item)
+        self._compare("BC", Arm.B, trial, diff if b_is_a else None)
         for pair in ("AC", "BC"):
             if self._pairs[pair].first_of(key.item) is trial:
                 self._late_first.append((pair, trial))
@@ -379,6 +401,11 @@ class Fold:
         return facts
 
     def _one_sided(self) -> None:
+        """An item that only one arm has is a divergence, unless the run broke off before its turn:
+        then nothing was compared, and the gate `completeness` says so."""
+        footer = self._facts.footer
+        if footer is None or footer.ended != COMPLETE:
+            return
         for pair, arm in (("AC", Arm.A), ("AB", Arm.A), ("BC", Arm.B), ("AA", Arm.A)):
             for item in self._first[arm].keys() - self._pair_seen[pair]:
                 self._pairs[pair].missing_side(item, "x")

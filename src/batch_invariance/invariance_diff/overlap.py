@@ -9,7 +9,7 @@ requests took fewer passes than the requests' tokens add up to, passes were shar
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations
+from itertools import accumulate, combinations
 
 from batch_invariance.invariance_diff.rules import MIN_SHARED_DECODES
 
@@ -17,16 +17,9 @@ from batch_invariance.invariance_diff.rules import MIN_SHARED_DECODES
 def max_depth(intervals: Iterable[tuple[float, float]]) -> int:
     """The most intervals that hold at one instant. An interval that ends as another begins does
     not overlap it."""
-    edges: list[tuple[float, int]] = []
-    for start, end in intervals:
-        edges.append((start, 1))
-        edges.append((end, -1))
-    edges.sort()
-    depth = deepest = 0
-    for _, step in edges:
-        depth += step
-        deepest = max(deepest, depth)
-    return deepest
+    spans = list(intervals)
+    edges = sorted([(start, 1) for start, _ in spans] + [(end, -1) for _, end in spans])
+    return max(accumulate(step for _, step in edges), default=0)
 
 
 Interval = tuple[float, float, int, int]
@@ -45,7 +38,7 @@ def _meetings(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, Interva
 
 def overlapping_pairs(intervals: Sequence[Interval]) -> set[tuple[int, int]]:
     """Unordered pairs of item indexes that were in flight at the same time."""
-    return {(min(a[2], b[2]), max(a[2], b[2])) for a, b in _meetings(intervals)}
+    return {(a[2], b[2]) if a[2] < b[2] else (b[2], a[2]) for a, b in _meetings(intervals)}
 
 
 def companions_in_flight(
@@ -62,7 +55,7 @@ def companions_in_flight(
 
 def group_pairs(items: Sequence[int]) -> set[tuple[int, int]]:
     """Unordered pairs of the items of one wave."""
-    return {(min(i, j), max(i, j)) for i, j in combinations(items, 2)}
+    return set(combinations(sorted(items), 2))
 
 
 def shared_decodes(own: int, others: Sequence[int], decodes: int) -> int:

@@ -127,10 +127,13 @@ class PairAccumulator:
         self._only_x: set[int] = set()
         self._only_y: set[int] = set()
 
-    def add(self, x: Trial, y: Trial) -> TrialDiff:
-        """Compares two answered trials of one item and counts the result."""
-        diff = compare_trials(x, y)
-        tally = self._tallies.setdefault(y.key.item, _ItemTally())
+    def add(self, x: Trial, y: Trial, known: TrialDiff | None = None) -> TrialDiff:
+        """Compares two answered trials of one item and counts the result; `known` is their
+        comparison where it has been made."""
+        diff = known or compare_trials(x, y)
+        tally = self._tallies.get(y.key.item)
+        if tally is None:
+            tally = self._tallies[y.key.item] = _ItemTally()
         tally.n_compared += 1
         self._tokens_unknown += not diff.tokens_known
         if diff.score_divergent or diff.token_divergent:

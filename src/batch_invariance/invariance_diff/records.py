@@ -244,9 +244,13 @@ class ControlPlan:
     lane: int
 
 
+COMPLETE = "complete"
+"""`Footer.ended` of a run that did all it had planned."""
+
+
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The last line: `ended` is `complete`, or why the run stopped before its plan was done."""
+    """The last line: `ended` is COMPLETE, or why the run stopped before its plan was done."""
 
     ended: str
     n_trials: int

@@ -81,7 +81,8 @@ class PassTracker:
 
     def add(self, trial: Trial) -> bool:
         """Counts a trial; False where the schedule has no such trial (any more)."""
-        entry = self._expected.pop((trial.key.item, trial.key.occurrence), None)
+        key = (trial.key.item, trial.key.occurrence)
+        entry = self._expected.pop(key, None)
         planned = (
             entry is not None
             and entry.wave == trial.wave
@@ -90,9 +91,8 @@ class PassTracker:
         )
         self._unexpected += not planned
         self._lanes.add(trial.lane)
-        key = (trial.key.item, trial.key.occurrence)
         self._intervals.append((trial.dispatch_ts, trial.complete_ts, *key))
-        if trial.wave is not None:
+        if planned and trial.wave is not None:
             self._waves.setdefault(trial.wave, []).append(trial)
             self._wave_items.setdefault(trial.wave, []).append(key)
         result = trial.result
@@ -117,16 +117,19 @@ class PassTracker:
         if decodes is not None and counted:
             peak = batch_peak([own for _, own in counted], decodes)
             self._peak = max(self._peak or 0, peak)
+        # Only the longest of the others counts, and that is one of the two longest of the wave.
+        longest = sorted((own for _, own in counted), reverse=True)[:2]
         members = []
-        for position, (trial, own) in enumerate(counted):
-            others = [k for i, (_, k) in enumerate(counted) if i != position]
+        for trial, own in counted:
+            others = longest[1:] if own == longest[0] else longest[:1]
             shared = None if decodes is None else shared_decodes(own, others, decodes)
             members.append(Member(trial, own, shared))
         return members
 
     def companions(self, items: set[int]) -> dict[tuple[int, int], set[int]]:
         """For each (item, occurrence) of `items`: the other items of its wave, or those in flight
-        at the same time in a saturated pass."""
+        at the same time in a saturated pass. Empty where more were in flight than there are lanes:
+        such times are wrong, and everything would have met everything."""
         if self.start.schedule.kind is DispatchKind.WAVES:
             groups = self._wave_items.values()
             return {
@@ -135,11 +138,13 @@ class PassTracker:
                 for key in group
                 if key[0] in items
             }
+        if not items or self._depth() > self.start.schedule.lanes:
+            return {}
         return companions_in_flight(self._intervals, items)
 
     def finish(self, end: PassEnd | None) -> PassFacts:
         """The figures of the pass; `end` is None where the evidence breaks off inside it."""
-        start = self.start
+        start, depth = self.start, self._depth()
         decodes = counter_delta(start.counters, end.counters) if end is not None else None
         kind = start.schedule.kind
         peak = self._peak
@@ -162,18 +167,21 @@ class PassTracker:
             tokens_known=self._tokens_known,
             prompt_tokens=self._prompt_tokens,
             decodes=decodes,
-            client_depth=max_depth((s, e) for s, e, _, _ in spans),
+            client_depth=depth,
             decode_peak=peak,
             slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
             slots_unavailable=slots.unavailable if slots is not None else None,
-            companions=self._companions_digest(),
+            companions=self._companions_digest(depth),
             lanes=tuple(sorted(self._lanes)),
             seconds=max((span[1] for span in spans), default=0.0)
             - min((span[0] for span in spans), default=0.0),
         )
 
-    def _companions_digest(self) -> str | None:
-        if self.start.arm is not Arm.C:
+    def _depth(self) -> int:
+        return max_depth((start, end) for start, end, _, _ in self._intervals)
+
+    def _companions_digest(self, depth: int) -> str | None:
+        if self.start.arm is not Arm.C or depth > self.start.schedule.lanes:
             return None
         pairs: set[tuple[int, int]] = set()
         if self.start.schedule.kind is DispatchKind.WAVES:

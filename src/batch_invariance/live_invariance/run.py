@@ -11,6 +11,7 @@ import time
 from batch_invariance.errors import ServerError
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.records import (
+    COMPLETE,
     ExitInfo,
     Footer,
     LifetimeEnd,
@@ -23,7 +24,6 @@ from batch_invariance.live_invariance.recording import Recorder, StopRun
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import read_identity
 
-COMPLETE = "complete"
 UNDER_LOAD = (Arm.C, Arm.CONFIRM, Arm.P)
 
 
