@@ -165,14 +165,14 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
     if args.model is not None:
         raise UsageError("--canary makes its own model: leave --model out")
     spec = ToySpec.parse(args.canary or canary.DEFAULT_SPEC)
-    settings = settings_from(args, args.parallel or canary.PARALLEL)
+    settings = settings_from(args, canary.PARALLEL if args.parallel is None else args.parallel)
     workset = load_workset(args.workset) if args.workset else builtin_workset()
     folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
     try:
         choice = ServerChoice(
             server_bin,
             canary.write_canary(spec, folder),
-            args.ctx or canary.CTX,
+            canary.CTX if args.ctx is None else args.ctx,
             canary.canary_flags(flags, default_spec=not args.canary),
             args.model_alias or canary.canary_name(spec),
         )

@@ -94,7 +94,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         produced = produce(header, MockLauncher(args.ctx, behaviour), scorer, args.out_dir, conduct)
     finally:
         progress.close()
-    asked = _asked(kind, armed=args.logit_drift is not None)
+    asked = _asked(kind, args.logit_drift)
     good = produced.certificate.verdict is asked
     code = ExitCode.PROMOTABLE if good else ExitCode.NOT_PROMOTED
     if args.json:
@@ -107,12 +107,13 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     return code
 
 
-def _asked(kind: BatchDivergence, armed: bool) -> Verdict:
+def _asked(kind: BatchDivergence, logit_drift: str | None) -> Verdict:
     """The colour that the knobs ask for."""
     if kind is BatchDivergence.SCORE:
         return Verdict.RED
     if kind in (BatchDivergence.TOKEN, BatchDivergence.FINISH_REASON):
         return Verdict.AMBER
-    if kind is BatchDivergence.LOGPROB and armed:
+    # One step of a float32 is less than any epsilon of use.
+    if kind is BatchDivergence.LOGPROB and logit_drift == "bits":
         return Verdict.AMBER
     return Verdict.GREEN

@@ -11,8 +11,9 @@ from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
+from batch_invariance.invariance_diff.facts import Facts, Lifetime, LostTrial
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
-from batch_invariance.invariance_diff.measure import Facts, Lifetime, LostTrial, measure
+from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import (
     Arm,
     Outcome,

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
+from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.gates_server import (
     check_completeness,
     check_identity,
     check_isolation,
     check_lost,
 )
-from batch_invariance.invariance_diff.measure import Facts
 from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
 from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.proof import Coverage, Overlap, coverage_of, overlap_of

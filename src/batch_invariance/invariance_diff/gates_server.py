@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batch_invariance.invariance_diff.measure import SERIAL_ARMS, Facts
+from batch_invariance.invariance_diff.facts import SERIAL_ARMS, Facts
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.reading import Reading, failed, passed, unknown
 from batch_invariance.invariance_diff.records import COMPLETE

@@ -1,4 +1,4 @@
-"""Evidence, record by record, becomes `Facts`: everything the gates look at, and nothing else.
+"""Evidence, record by record, becomes `Facts`.
 
 One pass over the file. What stays in memory is arm A and arm B (one trial per item), one tally per
 item and pair, and the pass that is open; the trials of arm C are compared and let go.
@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from batch_invariance.errors import EvidenceError, ScheduleError
 from batch_invariance.invariance_diff.codec import shown
-from batch_invariance.invariance_diff.diff import TrialDiff, compare_trials, repeats
+from batch_invariance.invariance_diff.comparisons import Comparisons
+from batch_invariance.invariance_diff.diff import TrialDiff
+from batch_invariance.invariance_diff.facts import (
+    PLANNED_ARMS,
+    Facts,
+    Isolation,
+    ItemFacts,
+    Lifetime,
+    LostTrial,
+)
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial
 from batch_invariance.invariance_diff.overlap import is_co_batched
-from batch_invariance.invariance_diff.pairs import PairAccumulator, PairReport, content_sha
+from batch_invariance.invariance_diff.pairs import content_sha
 from batch_invariance.invariance_diff.plan import length_schedule
 from batch_invariance.invariance_diff.records import (
     COMPLETE,
@@ -31,105 +39,10 @@ from batch_invariance.invariance_diff.records import (
     Record,
     WaveEnd,
 )
-from batch_invariance.invariance_diff.request import build_body
-from batch_invariance.invariance_diff.rules import RULES_VERSION
-from batch_invariance.invariance_diff.schedule import (
-    Ordering,
-    check_schedule,
-)
-from batch_invariance.invariance_diff.tracker import Member, PassFacts, PassTracker
-
-SERIAL_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.CONFIRM)
-PLANNED_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.C)
-MAX_LANES = 1 << 16
-
-
-@dataclass(frozen=True, slots=True)
-class LostTrial:
-    """A trial without a completion. What the server said is in the evidence alone."""
-
-    id: str
-    arm: Arm
-    pass_index: int
-    occurrence: int
-    kind: str
-    http_status: int | None
-
-
-@dataclass(slots=True)
-class ItemFacts:
-    """One item over arm C: trials compared and diverging, and what was proved of sharing.
-
-    `shared`/`own`: the trial with the most proved shared passes and its own. `n_co_batched`
-    counts scored trials with enough of them; `horizon` is the longest run of token positions
-    compared in such a trial.
-    """
-
-    n_compared: int = 0
-    n_divergent: int = 0
-    shared: int = 0
-    own: int = 0
-    n_co_batched: int = 0
-    horizon: int = 0
-
-
-@dataclass(slots=True)
-class Isolation:
-    """Counts over all trials of A, A2, B, C, confirm and P that speak for or against isolation."""
-
-    n_checked: int = 0
-    cache_unknown: int = 0
-    cache_used: int = 0
-    truncation_unknown: int = 0
-    truncated: int = 0
-    speculated: int = 0
-    prompt_count_unknown: int = 0
-    foreign_bodies: int = 0
-
-
-@dataclass(slots=True)
-class ControlFacts:
-    """The positive control: its plan, the planted trial, and whether each diff saw the change."""
-
-    plan: ControlPlan | None = None
-    token_seen: bool | None = None
-    score_seen: bool | None = None
-
-
-@dataclass(slots=True)
-class Lifetime:
-    """One launch of the server: how it began and, once read, how it ended."""
-
-    start: LifetimeStart
-    end: LifetimeEnd | None = None
-
-
-@dataclass(slots=True)
-class Facts:
-    """All that the gates look at."""
-
-    header: Header
-    lifetimes: list[Lifetime] = field(default_factory=list)
-    passes: list[PassFacts] = field(default_factory=list)
-    pairs: dict[str, PairReport] = field(default_factory=dict)
-    items: list[ItemFacts] = field(default_factory=list)
-    lost: list[LostTrial] = field(default_factory=list)
-    untested: list[str] = field(default_factory=list)
-    isolation: Isolation = field(default_factory=Isolation)
-    control: ControlFacts = field(default_factory=ControlFacts)
-    events: list[Event] = field(default_factory=list)
-    footer: Footer | None = None
-    plan_faults: list[str] = field(default_factory=list)
-    n_trials: int = 0
-    failure_modes: dict[str, dict[str, int]] = field(default_factory=dict)
-    content_a: list[str | None] = field(default_factory=list)
-    score_a: list[float | None] = field(default_factory=list)
-    per_pass: dict[int, tuple[list[str], list[str]]] = field(default_factory=dict)
-    n_co_batched_divergent: int = 0
-    n_c_divergent: int = 0
-    confirm_wanted: int = 0
-    confirm_done: int = 0
-    confirm_divergent: int = 0
+from batch_invariance.invariance_diff.request import ban_token, build_body
+from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
+from batch_invariance.invariance_diff.schedule import Ordering, check_schedule
+from batch_invariance.invariance_diff.tracker import Member, PassTracker
 
 
 class Fold:
@@ -140,12 +53,9 @@ class Fold:
         self._items = items
         self._facts = Facts(header, items=[ItemFacts() for _ in items])
         self._bodies = [build_body(item, header.plan.sampling).sha256 for item in items]
-        self._first: dict[Arm, dict[int, Trial]] = {Arm.A: {}, Arm.A2: {}, Arm.B: {}}
-        self._pairs = {name: PairAccumulator(name, items) for name in ("AC", "AB", "BC", "AA")}
-        self._pair_seen: dict[str, set[int]] = {"AC": set(), "AB": set(), "BC": set(), "AA": set()}
+        self._compared = Comparisons(items)
         self._open: PassTracker | None = None
         self._diffs: dict[tuple[int, int], TrialDiff] = {}
-        self._repeat_diffs: dict[int, TrialDiff] = {}
         self._late_first: list[tuple[str, Trial]] = []
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
@@ -211,8 +121,7 @@ class Fold:
         """The digest the pass must have; for an order by length it follows from arm A."""
         if plan.ordering is not Ordering.BY_LENGTH:
             return plan.digest
-        a = self._first[Arm.A]
-        lengths = [_tokens(a.get(i)) for i in range(len(self._items))]
+        lengths = [_tokens(self._compared.of_a(i)) for i in range(len(self._items))]
         header = self._facts.header
         seed = header.plan.schedule_seed
         return length_schedule(lengths, header.cell.dispatch_n, seed, plan.pass_index).digest
@@ -226,8 +135,7 @@ class Fold:
         tracker.add(trial)
         if key.arm is Arm.WARMUP:
             return
-        planted = trial.perturbed and key.arm is Arm.P
-        if trial.request_sha256 != self._bodies[key.item] and not planted:
+        if trial.request_sha256 != self._expected_body(trial):
             facts.isolation.foreign_bodies += 1
         result = trial.result
         if isinstance(result, Failure):
@@ -242,18 +150,26 @@ class Fold:
                 )
             )
         else:
-            self._isolation(result)
-            self._modes(trial)
+            _note_isolation(facts.isolation, result)
+            self._note_mode(trial)
         self._route(trial)
 
+    def _expected_body(self, trial: Trial) -> str:
+        """The one body of the item, or in arm P that of the planted change."""
+        item, plan = trial.key.item, self._facts.control.plan
+        if trial.perturbed and trial.key.arm is Arm.P and plan is not None and item == plan.item:
+            sampling = self._facts.header.plan.sampling
+            return build_body(self._items[item], sampling, ban_token(plan.banned_token)).sha256
+        return self._bodies[item]
+
     def _route(self, trial: Trial) -> None:
-        arm, item = trial.key.arm, trial.key.item
+        arm = trial.key.arm
         if arm is Arm.A:
-            self._first[arm].setdefault(item, trial)
+            self._compared.add_a(trial)
         elif arm is Arm.A2:
-            self._keep(trial, self._compare("AA", Arm.A, trial))
+            self._compared.add_repeat("AA", trial)
         elif arm is Arm.B:
-            self._keep(trial, self._compare("AB", Arm.A, trial))
+            self._compared.add_repeat("AB", trial)
         elif arm is Arm.C:
             self._arm_c(trial)
         elif arm is Arm.CONFIRM:
@@ -261,46 +177,11 @@ class Fold:
         elif arm is Arm.P:
             self._control(trial)
 
-    def _keep(self, trial: Trial, diff: TrialDiff | None) -> None:
-        """Keeps an item's first trial in A2 or B: A's own in its place where it repeats that, so
-        that an answer is in memory once."""
-        item = trial.key.item
-        repeated = diff is not None and diff is self._repeat_diffs.get(item)
-        kept = self._first[Arm.A][item] if repeated else trial
-        self._first[trial.key.arm].setdefault(item, kept)
-
-    def _compare(
-        self, pair: str, x_arm: Arm, y: Trial, known: TrialDiff | None = None
-    ) -> TrialDiff | None:
-        item = y.key.item
-        self._pair_seen[pair].add(item)
-        x = self._first[x_arm].get(item)
-        if x is None:
-            self._pairs[pair].missing_side(item, "y")
-            return None
-        if isinstance(x.result, Failure) or isinstance(y.result, Failure):
-            return None
-        return self._pairs[pair].add(x, y, known or self._diff(x, y))
-
-    def _diff(self, x: Trial, y: Trial) -> TrialDiff:
-        """Compares two answered trials; all that repeat arm A's share one comparison."""
-        item = y.key.item
-        if x is not self._first[Arm.A].get(item) or not repeats(x, y):
-            return compare_trials(x, y)
-        diff = self._repeat_diffs.get(item)
-        if diff is None:
-            diff = self._repeat_diffs[item] = compare_trials(x, y)
-        return diff
-
     def _arm_c(self, trial: Trial) -> None:
         facts, key = self._facts, trial.key
         item = facts.items[key.item]
-        diff = self._compare("AC", Arm.A, trial)
-        b_is_a = self._first[Arm.B].get(key.item) is self._first[Arm.A].get(key.item)
-        self._compare("BC", Arm.B, trial, diff if b_is_a else None)
-        for pair in ("AC", "BC"):
-            if self._pairs[pair].first_of(key.item) is trial:
-                self._late_first.append((pair, trial))
+        diff, first_in = self._compared.add_c(trial)
+        self._late_first += [(pair, trial) for pair in first_in]
         if diff is None:
             return
         item.n_compared += 1
@@ -327,37 +208,23 @@ class Fold:
         self._facts.n_co_batched_divergent += diff.score_divergent or diff.token_divergent
 
     def _confirm(self, trial: Trial) -> None:
-        x = self._first[Arm.A].get(trial.key.item)
-        if x is None or isinstance(x.result, Failure) or isinstance(trial.result, Failure):
+        diff = self._compared.against_a(trial)
+        if diff is None or (trial.key.item, trial.lane) not in self._divergent_lanes:
             return
-        diff = compare_trials(x, trial)
         self._facts.confirm_done += 1
         self._facts.confirm_divergent += diff.token_divergent or diff.score_divergent
 
     def _control(self, trial: Trial) -> None:
-        control, plan = self._facts.control, self._facts.control.plan
-        x = self._first[Arm.A].get(trial.key.item)
-        if x is None or isinstance(x.result, Failure) or isinstance(trial.result, Failure):
+        control = self._facts.control
+        plan = control.plan
+        if plan is None or not trial.perturbed or plan.item != trial.key.item:
             return
-        if not trial.perturbed:
-            return
-        if plan is not None and plan.item == trial.key.item:
-            diff = compare_trials(x, trial)
-            first = diff.first
-            control.token_seen = first is not None and first.token_index == 0
+        diff = self._compared.against_a(trial)
+        if diff is not None:
+            control.token_seen = diff.first is not None and diff.first.token_index == 0
             control.score_seen = diff.score_divergent
 
-    def _isolation(self, result: Completion) -> None:
-        i = self._facts.isolation
-        i.n_checked += 1
-        i.cache_unknown += result.cache_n is None
-        i.cache_used += bool(result.cache_n)
-        i.truncation_unknown += result.truncated is None
-        i.truncated += bool(result.truncated)
-        i.speculated += bool(result.draft_n)
-        i.prompt_count_unknown += result.prompt_tokens is None
-
-    def _modes(self, trial: Trial) -> None:
+    def _note_mode(self, trial: Trial) -> None:
         arm = trial.key.arm
         if arm not in PLANNED_ARMS or trial.scored is None:
             return
@@ -372,7 +239,7 @@ class Fold:
         for pair, trial in self._late_first:
             met = sorted(companions.get((trial.key.item, trial.key.occurrence), ()))
             names = tuple(self._items[i].id for i in met)
-            self._pairs[pair].set_companions(trial.key.item, names)
+            self._compared.set_companions(pair, trial.key.item, names)
         self._late_first.clear()
         self._diffs.clear()
         self._facts.passes.append(tracker.finish(end))
@@ -387,28 +254,30 @@ class Fold:
         for (arm, index), _ in self._plans.items():
             if (arm, index) not in self._done:
                 facts.plan_faults.append(f"arm {arm.value} pass {index} never ran")
-        self._one_sided()
-        facts.pairs = {name: pair.report() for name, pair in self._pairs.items()}
+        # An item that only one arm has is a divergence, unless the run broke off before its turn:
+        # then nothing was compared, and the gate `completeness` says so.
+        if facts.footer is not None and facts.footer.ended == COMPLETE:
+            self._compared.close_sides()
+        facts.pairs = self._compared.reports()
         compared = [item.n_compared for item in facts.items]
         facts.untested = [i.id for i, n in zip(self._items, compared, strict=True) if not n]
-        a = self._first[Arm.A]
         for item in range(len(self._items)):
-            trial = a.get(item)
+            trial = self._compared.of_a(item)
             answered = trial is not None and isinstance(trial.result, Completion)
             facts.content_a.append(content_sha(trial) if trial and answered else None)
             facts.score_a.append(trial.scored.score if trial and trial.scored else None)
         facts.confirm_wanted = min(len(self._divergent_lanes), facts.header.plan.confirm_limit)
         return facts
 
-    def _one_sided(self) -> None:
-        """An item that only one arm has is a divergence, unless the run broke off before its turn:
-        then nothing was compared, and the gate `completeness` says so."""
-        footer = self._facts.footer
-        if footer is None or footer.ended != COMPLETE:
-            return
-        for pair, arm in (("AC", Arm.A), ("AB", Arm.A), ("BC", Arm.B), ("AA", Arm.A)):
-            for item in self._first[arm].keys() - self._pair_seen[pair]:
-                self._pairs[pair].missing_side(item, "x")
+
+def _note_isolation(counts: Isolation, result: Completion) -> None:
+    counts.n_checked += 1
+    counts.cache_unknown += result.cache_n is None
+    counts.cache_used += bool(result.cache_n)
+    counts.truncation_unknown += result.truncated is None
+    counts.truncated += bool(result.truncated)
+    counts.speculated += bool(result.draft_n)
+    counts.prompt_count_unknown += result.prompt_tokens is None
 
 
 def _name(start: PassStart) -> str:
@@ -423,8 +292,8 @@ def _tokens(trial: Trial | None) -> int:
 def _check_header(header: Header) -> None:
     """Raises EvidenceError for figures that no run can have and that no gate could judge."""
     n, drift = header.cell.dispatch_n, header.plan.logit_drift
-    if not 1 <= n <= MAX_LANES:
-        raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_LANES}"])
+    if not 1 <= n <= MAX_SLOTS:
+        raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_SLOTS}"])
     if drift is None or drift == "bits":
         return
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
-from batch_invariance.invariance_diff.measure import Facts, ItemFacts
+from batch_invariance.invariance_diff.facts import Facts, ItemFacts
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.schedule import DispatchKind

@@ -18,6 +18,8 @@ MIN_SHARED_DECODES = 16
 MIN_DISTINCT_BODIES = 8
 MIN_COBATCHED_TOKENS = 64
 MIN_DIFFERENT_PASSES = 2
+MAX_SLOTS = 256
+"""llama.cpp's limit on sequences in one context (LLAMA_MAX_SEQ)."""
 CTX_STEP = 256
 """llama-server pads a slot's context to a multiple of this."""
 EXACT_COUNTER_LIMIT = 1_000_000

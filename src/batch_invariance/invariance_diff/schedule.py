@@ -20,6 +20,7 @@ from enum import Enum
 
 from batch_invariance.errors import ScheduleError
 from batch_invariance.invariance_diff.digest import digest_of, seeded_order
+from batch_invariance.invariance_diff.rules import MAX_SLOTS
 
 
 class DispatchKind(str, Enum):
@@ -161,8 +162,8 @@ def check_schedule(schedule: PassSchedule, n_items: int, what: str) -> None:
     """Raises ScheduleError naming what does not fit the work-set or the lanes."""
     lanes = schedule.lanes
     issues = []
-    if lanes < 1:
-        issues.append("lanes must be at least 1")
+    if not 1 <= lanes <= MAX_SLOTS:
+        raise ScheduleError(what, [f"{lanes} lanes, not 1 to {MAX_SLOTS}"])
     for group in schedule.groups:
         issues += [f"item {i} is not in the work-set" for i in group if not 0 <= i < n_items]
         if not group:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
+from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.gates import Examined, GateResult
-from batch_invariance.invariance_diff.measure import Facts
 from batch_invariance.invariance_diff.model import Arm, Outcome
 from batch_invariance.invariance_diff.proof import covered
 from batch_invariance.invariance_diff.records import Header

@@ -24,7 +24,8 @@ class BatchDivergence(str, Enum):
 
     SCORE: one word of the text changes, as when the two best tokens change places. TOKEN: one
     token id changes to another id with the same text. LOGPROB: one logprob moves by one unit in
-    the last place. FINISH_REASON: the same tokens end with the other finish reason.
+    the last place. FINISH_REASON: the same tokens, cut off at their limit, are said to have stopped
+    by themselves. (The other way round they would read as cut off by the context.)
     """
 
     NONE = "none"
@@ -154,8 +155,7 @@ def diverge(kind: BatchDivergence, answer: Answer, start: Step) -> Answer:
     if kind is BatchDivergence.NONE:
         return answer
     if kind is BatchDivergence.FINISH_REASON:
-        other = Finish.LENGTH if answer.finish is Finish.STOP else Finish.STOP
-        return replace(answer, finish=other)
+        return replace(answer, finish=Finish.STOP)
     place = (len(answer.tokens) - (answer.tokens[-1].token_id == EOS_ID)) // 2
     old = answer.tokens[place]
     if kind is BatchDivergence.SCORE:

@@ -42,8 +42,9 @@ from batch_invariance.live_invariance.launch import (
 from batch_invariance.scorer_api import Scorer, describe_scorer
 
 ASK_TIMEOUT_S = 30.0
-MAX_PARALLEL = 256
 MAX_PASSES = 10_000
+RANDOM_SEED = 4294967295
+"""llama-server draws a seed of its own for this one, as it does for -1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,12 @@ class ServerKnowledge:
 
 def check_settings(settings: RunSettings) -> None:
     """Raises UsageError for figures that no run can have."""
-    if not 1 <= settings.parallel <= MAX_PARALLEL:
-        raise UsageError(f"--parallel {settings.parallel}: give 1 to {MAX_PARALLEL}")
+    if not 1 <= settings.parallel <= rules.MAX_SLOTS:
+        raise UsageError(f"--parallel {settings.parallel}: give 1 to {rules.MAX_SLOTS}")
     if not 1 <= settings.passes <= MAX_PASSES:
         raise UsageError(f"--passes {settings.passes}: give 1 to {MAX_PASSES}")
+    if not 0 <= settings.sampling.seed < RANDOM_SEED:
+        raise UsageError(f"--seed {settings.sampling.seed}: give 0 to {RANDOM_SEED - 1}")
     if settings.sampling.max_tokens < 1:
         raise UsageError(f"--max-tokens {settings.sampling.max_tokens}: give 1 or more")
     if settings.sampling.top_logprobs < 1:
