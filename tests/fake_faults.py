@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -37,18 +38,24 @@ class Faults:
     in the order of joining (slot order within a wave); `fail_nth_concurrent` maps a kind of loss
     to the number that it hits, and the server dies with the first number above `die_after`. A
     warm-up wave counts too, so add its size. Exit statuses are as in subprocess: 9 is exit code
-    9, -9 is SIGKILL. `slots_shape`: is_processing, state, 501 or 404. `under_load`: a key of
-    `UNDER_LOAD`. `behaviour`: fields of `MockBehaviour`.
+    9, -9 is SIGKILL. `die_at_completion`: exit code 9 at the n-th completion asked for, warm-up
+    included, which is certain in serial arms. `max_batch`: a decode takes in no more slots than
+    this. `slots_shape`: is_processing, state, 501 or 404. `under_load`: a key of `UNDER_LOAD`.
+    `behaviour`: fields of `MockBehaviour`. `journal`: a file to which the server appends, as JSON
+    Lines, one object for its start (command line, environment, key) and one with the body of each
+    completion that it is asked for.
     """
 
     slots_override: int | None = None
     cap_parallel: int | None = None
     wrong_ctx: int | None = None
     one_executor: bool = False
+    max_batch: int | None = None
     ready_delay_s: float = 0.0
     error_object_200: bool = False
     http_500_for_prompt_containing: str | None = None
     fail_nth_concurrent: Mapping[str, int] = field(default_factory=dict)
+    die_at_completion: int | None = None
     die_when_concurrent: int | None = None
     die_after: int = 0
     die_at_start: int | None = None
@@ -68,6 +75,13 @@ class Faults:
     split_utf8: bool = False
     launcher_without_exec: bool = False
     behaviour: Mapping[str, object] = field(default_factory=dict)
+    journal: str | None = None
+
+    def note(self, **what: object) -> None:
+        """Append to the journal, where one is kept; one write, so that threads do not mix."""
+        if self.journal is not None:
+            with open(self.journal, "a") as file:
+                file.write(json.dumps(what) + "\n")
 
 
 def behaviour_of(faults: Faults) -> MockBehaviour:
@@ -86,9 +100,9 @@ def die(status: int, message: str) -> None:
 
 
 def other_finish_reason(body: Json, loaded: bool) -> None:
+    """An answer that was cut off at its limit is said to have stopped by itself."""
     if loaded:
-        choice = body["choices"][0]
-        choice["finish_reason"] = "stop" if choice["finish_reason"] == "length" else "length"
+        body["choices"][0]["finish_reason"] = "stop"
 
 
 def more_tokens(body: Json, loaded: bool) -> None:

@@ -94,7 +94,7 @@ class FaultyEngine(MockEngine):
         return request.prompt + " (first)" if odd else request.prompt
 
     def select_batch(self, active: Sequence[Job]) -> Sequence[Job]:
-        batch = active[:1] if self.faults.one_executor else active
+        batch = active[: 1 if self.faults.one_executor else self.faults.max_batch]
         if len(batch) >= 2:
             for job in batch:
                 self._concurrent.setdefault(job.id_task, len(self._concurrent) + 1)
@@ -125,6 +125,7 @@ class FaultyApi(MockApi):
         super().__init__(engine, identity)
         self.faults = faults
         self._ready_at = time.monotonic() + faults.ready_delay_s
+        self._completions = 0
 
     def handle(self, call: Call) -> Reply:
         if time.monotonic() < self._ready_at and not call.path.endswith("/models"):
@@ -160,6 +161,10 @@ class FaultyApi(MockApi):
         }
 
     def chat(self, call: Call) -> Reply:
+        self.faults.note(body=call.body.decode())
+        self._completions += 1
+        if self._completions == self.faults.die_at_completion:
+            die(9, self.faults.die_message)
         flood_stderr(self.faults.stderr_flood_bytes)
         try:
             reply = super().chat(call)

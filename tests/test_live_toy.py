@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import socket
 import subprocess
 import time
@@ -52,13 +51,10 @@ def _wait_ready(server: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 
 @contextmanager
-def _server(model: Path, *flags: str) -> Iterator[str]:
-    binary = os.environ.get("BATCH_INVARIANCE_SERVER")
-    if not binary:
-        pytest.fail("set BATCH_INVARIANCE_SERVER to a llama-server binary")
+def _server(binary: Path, model: Path, *flags: str) -> Iterator[str]:
     port = _free_port()
     log = model.with_suffix(".log")
-    argv = [binary, "-m", str(model), "--host", "127.0.0.1", "--port", str(port), *flags]
+    argv = [str(binary), "-m", str(model), "--host", "127.0.0.1", "--port", str(port), *flags]
     with log.open("wb") as sink:
         server = subprocess.Popen(argv, stdout=sink, stderr=sink)
     try:
@@ -89,10 +85,12 @@ def _ask(url: str, prompt: str) -> Any:
 @pytest.mark.parametrize(
     "spec", ["f32", "f16,twins", "bf16", "q8_0", "q4_0", "f16,moe", "q8_0,moe,twins"]
 )
-def test_toy_model_answers_with_valid_logprobs(spec: str, tmp_path: Path) -> None:
+def test_toy_model_answers_with_valid_logprobs(
+    spec: str, live_server: Path, tmp_path: Path
+) -> None:
     model = tmp_path / "toy.gguf"
     model.write_bytes(toy_model_bytes(ToySpec.parse(spec)))
-    with _server(model, "--parallel", "2", "-c", "2048") as url:
+    with _server(live_server, model, "--parallel", "2", "-c", "2048") as url:
         assert _call(f"{url}/props")["total_slots"] == 2
         answers = [
             _ask(url, prompt) for prompt in ("Tell me about rivers.", "\0 naïve 日本 🙂", "")
@@ -112,8 +110,8 @@ def test_toy_model_answers_with_valid_logprobs(spec: str, tmp_path: Path) -> Non
     assert answers[0]["message"]["content"] != answers[1]["message"]["content"]
 
 
-def test_a_quantised_cache_fits_the_heads(tmp_path: Path) -> None:
+def test_a_quantised_cache_fits_the_heads(live_server: Path, tmp_path: Path) -> None:
     model = tmp_path / "toy.gguf"
     model.write_bytes(toy_model_bytes(ToySpec.parse("q8_0")))
-    with _server(model, "-c", "512", "-ctk", "q8_0", "-ctv", "q8_0") as url:
+    with _server(live_server, model, "-c", "512", "-ctk", "q8_0", "-ctv", "q8_0") as url:
         assert _ask(url, "Tell me about rivers.")["finish_reason"] == "length"
