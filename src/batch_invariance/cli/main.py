@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from batch_invariance import __version__
 from batch_invariance.cli import canary, run_live, run_mock, verify_cert
 from batch_invariance.cli.exit_codes import EPILOG
-from batch_invariance.cli.signals import interruptible
 from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.live_invariance.interrupts import interruptible
 from batch_invariance.live_invariance.text import printable
 
 VERBS = (run_live, run_mock, verify_cert, canary)

@@ -10,16 +10,19 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 
 from batch_invariance.invariance_diff.model import FailureKind
 from batch_invariance.invariance_diff.schedule import DispatchKind, Entry, PassSchedule
 from batch_invariance.live_invariance.http import Client, Exchange
+from batch_invariance.live_invariance.interrupts import check, wait_for
 from batch_invariance.live_invariance.telemetry import read_busy_slots
 
 CHAT_PATH = "/v1/chat/completions"
 IDLE_POLL_S = 0.1
+
+BodyFor = Callable[[Entry, int], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,8 @@ class Dispatcher:
     """Sends requests to one server of `lanes` slots; a context manager.
 
     `dead` is set when the server dies: nothing is sent after that. `halt` may be called to stop
-    before the next request.
+    before the next request. The lanes are daemons: one that still waits for an answer ends with
+    its server and never holds the process up.
     """
 
     def __init__(self, client: Client, lanes: int, timeout_s: float, dead: threading.Event) -> None:
@@ -51,19 +55,18 @@ class Dispatcher:
         self._timeout_s = timeout_s
         self._dead = dead
         self._halted = threading.Event()
-        self._barrier: threading.Barrier | None = None
-        self._pool = ThreadPoolExecutor(max_workers=lanes, thread_name_prefix="lane")
+        self._inboxes = [queue.SimpleQueue[Callable[[], None] | None]() for _ in range(lanes)]
+        for number, inbox in enumerate(self._inboxes):
+            name = f"lane-{number}"
+            threading.Thread(target=_work, args=(inbox,), name=name, daemon=True).start()
 
     def __enter__(self) -> Dispatcher:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.halt()
-        if self._barrier is not None:
-            self._barrier.abort()
-        # After an error the lanes may still wait for answers; they end with the server, which
-        # is brought down next.
-        self._pool.shutdown(wait=kind is None, cancel_futures=True)
+        for inbox in self._inboxes:
+            inbox.put(None)
 
     def halt(self) -> None:
         """Send nothing more."""
@@ -74,9 +77,7 @@ class Dispatcher:
         """Whether nothing more will be sent."""
         return self._halted.is_set() or self._dead.is_set()
 
-    def run(
-        self, schedule: PassSchedule, body_for: Callable[[Entry, int], bytes]
-    ) -> Iterator[Answered | int]:
+    def run(self, schedule: PassSchedule, body_for: BodyFor) -> Iterator[Answered | int]:
         """Answers as they come in; after each wave its number, once all of it is answered.
 
         Ends early, without a word, when the server dies or after `halt`. Raises LaneLost when a
@@ -95,38 +96,29 @@ class Dispatcher:
             if schedule.kind is DispatchKind.WAVES and not self._dead.is_set():
                 yield number
 
-    def _post(self, entry: Entry, lane: int, body: bytes) -> Answered:
-        return Answered(entry, lane, self._client.post(CHAT_PATH, body, self._timeout_s))
-
-    def _release(
-        self, group: Sequence[Entry], body_for: Callable[[Entry, int], bytes]
-    ) -> Iterator[Answered]:
+    def _release(self, group: Sequence[Entry], body_for: BodyFor) -> Iterator[Answered]:
         """Sends a group at one moment and yields each answer as it comes."""
-        planned = [(e, e.lane if e.lane is not None else i) for i, e in enumerate(group)]
-        ready = [(entry, lane, body_for(entry, lane)) for entry, lane in planned]
-        if len(ready) == 1:
-            answers: Iterator[Answered] = iter([self._post(*ready[0])])
-        else:
-            barrier = self._barrier = threading.Barrier(len(ready))
+        ready = [(e, e.lane or 0, body_for(e, e.lane or 0)) for e in group]
+        barrier = threading.Barrier(len(ready))
+        done: queue.SimpleQueue[Answered] = queue.SimpleQueue()
 
-            def released(entry: Entry, lane: int, body: bytes) -> Answered:
-                barrier.wait()
-                return self._post(entry, lane, body)
+        def send(entry: Entry, lane: int, body: bytes) -> None:
+            barrier.wait()
+            done.put(self._post(entry, lane, body))
 
-            futures = [self._pool.submit(released, *one) for one in ready]
-            answers = (future.result() for future in as_completed(futures))
-        for answer in answers:
+        for request in ready:
+            self._inboxes[request[1]].put(partial(send, *request))
+        for _ in ready:
+            answer = wait_for(done)
             yield answer
             self._settle(answer)
 
-    def _saturate(
-        self, entries: list[Entry], lanes: int, body_for: Callable[[Entry, int], bytes]
-    ) -> Iterator[Answered]:
+    def _saturate(self, entries: list[Entry], lanes: int, body_for: BodyFor) -> Iterator[Answered]:
         """Keeps every lane busy; each takes the next entry as it falls free."""
         waiting = deque(entries)
         done: queue.SimpleQueue[Answered | Exception | None] = queue.SimpleQueue()
 
-        def work(lane: int) -> None:
+        def drain(lane: int) -> None:
             try:
                 while not self.stopped:
                     try:
@@ -142,10 +134,10 @@ class Dispatcher:
                 done.put(None)
 
         for lane in range(lanes):
-            self._pool.submit(work, lane)
+            self._inboxes[lane].put(partial(drain, lane))
         working, trouble = lanes, None
         while working:
-            answer = done.get()
+            answer = wait_for(done)
             if answer is None:
                 working -= 1
             elif isinstance(answer, Exception):
@@ -156,6 +148,9 @@ class Dispatcher:
         if trouble is not None:
             raise trouble
 
+    def _post(self, entry: Entry, lane: int, body: bytes) -> Answered:
+        return Answered(entry, lane, self._client.post(CHAT_PATH, body, self._timeout_s))
+
     def _settle(self, answer: Answered) -> None:
         """After a time-out, waits until the slot is idle again."""
         failure = answer.exchange.failure
@@ -163,6 +158,7 @@ class Dispatcher:
             return
         polls = max(1, int(self._timeout_s / IDLE_POLL_S))
         for _ in range(polls):
+            check()
             if self._dead.is_set():
                 return
             busy = read_busy_slots(self._client)
@@ -170,3 +166,9 @@ class Dispatcher:
                 return
             self._dead.wait(IDLE_POLL_S)
         raise LaneLost(answer.lane)
+
+
+def _work(inbox: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    """A lane's thread: one job after the other until there are no more."""
+    while (job := inbox.get()) is not None:
+        job()

@@ -9,6 +9,7 @@ from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_lines
 from batch_invariance.live_invariance.host import check_disk
+from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.recording import Recorder, RunObserver, StopRules
 from batch_invariance.live_invariance.run import run_cell
 from batch_invariance.live_invariance.server import Launcher
@@ -71,7 +72,8 @@ def produce(
         with EvidenceWriter(paths.evidence) as writer:
             session = ScoringSession(scorer)
             recorder = Recorder(header, session, writer, conduct.observer, conduct.stop_rules)
-            run_cell(recorder, launcher, conduct.request_timeout_s)
+            with deferred():
+                run_cell(recorder, launcher, conduct.request_timeout_s)
             for message in session.errors:
                 conduct.observer.note(message)
         certificate = certify(read_lines(paths.evidence), paths.evidence.name)

@@ -21,6 +21,7 @@ from batch_invariance.errors import ServerError
 from batch_invariance.invariance_diff.records import ExitInfo, Identity
 from batch_invariance.live_invariance.binaries import RunningBinary, running_binary
 from batch_invariance.live_invariance.http import Client
+from batch_invariance.live_invariance.interrupts import check
 from batch_invariance.live_invariance.launch import (
     LaunchSpec,
     build_argv,
@@ -162,6 +163,7 @@ def _wait_ready(
     """Returns once `/health` says 200; looks at the child before every probe."""
     deadline = time.monotonic() + timeout_s
     while True:
+        check()
         if dead.is_set():
             raise _death(process)
         if client.get("/health", PROBE_TIMEOUT_S).ok:
