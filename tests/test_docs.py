@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import importlib.util
+import os
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ from types import ModuleType
 
 import pytest
 
+import batch_invariance
 from batch_invariance.cli.main import build_parser
 from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff import gates, gates_server, records
@@ -327,5 +329,9 @@ def test_the_scorers_of_the_docs_work(tmp_path: Path) -> None:
     for name in ("contains", "LastLine"):
         command = [sys.executable, "-m", "batch_invariance", "run-mock", "--quiet"]
         command += ["--passes", "2", "--scorer", f"my_scorer:{name}", "--out-dir", str(tmp_path)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        # A relative PYTHONPATH of the caller would be lost in another folder.
+        env = {**os.environ, "PYTHONPATH": str(Path(batch_invariance.__file__).parent.parent)}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr

@@ -1175,3 +1175,16 @@ def test_only_a_warm_up_wave_shows_what_is_batched(driver_evidence: DriverEviden
 
     facts = remeasure(mutate(driver_evidence.records, saturated))
     assert overlap_of(facts).warmup_peak is None
+
+
+def test_a_run_that_broke_off_is_not_red_for_what_it_never_sent() -> None:
+    whole = without_pass(Arm.C, 0, 1, 2, 3, planned=True)(Ideal([24] * 20).records())
+    for records, n, verdict in (
+        (whole, 20, Verdict.RED),
+        (whole[:-1], 0, Verdict.UNVERIFIED),
+        (_footer(ended="stopped")(whole), 0, Verdict.UNVERIFIED),
+    ):
+        certificate = recertify(records)
+        assert len(certificate.divergence_report["AC"].only_x) == n
+        assert certificate.verdict is verdict
+        assert outcomes(certificate)["completeness"] is FAIL

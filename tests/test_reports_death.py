@@ -13,7 +13,7 @@ import pytest
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.records import Footer, LifetimeEnd
 from fake_llama_server import write_fake_server
-from reports_fixtures import Cell, Outcome, make_cell, runs, start_cli, wait_until
+from reports_fixtures import Cell, Outcome, make_cell, prompts, runs, start_cli, wait_until
 
 
 @pytest.mark.parametrize(("status", "how"), [(-11, "killed by SIGSEGV"), (9, "exit code 9")])
@@ -71,8 +71,10 @@ class Ended:
         return Outcome(self.code, "", self.stderr, self.cell.out_dir)
 
 
-def wait_for_text(path: Path, text: str) -> None:
-    wait_until(lambda: text in path.read_text(), 60.0)
+def wait_for_arm_c(process: subprocess.Popen[bytes], said: Path) -> None:
+    """Wait until the run says so; it cannot go on from there, because the fake hangs."""
+    wait_until(lambda: "arm C, pass 0" in said.read_text() or process.poll() is not None, 120.0)
+    assert process.poll() is None, said.read_text()
 
 
 ENDINGS = {
@@ -113,8 +115,7 @@ def ended(
         process = start_cli(cell.words(), folder / "tmp", folder / "stderr")
         started[name] = (cell, process)
     for name, (cell, process) in started.items():
-        wait_for_text(cell.folder / "stderr", "arm C, pass 0")
-        assert process.poll() is None
+        wait_for_arm_c(process, cell.folder / "stderr")
         process.send_signal(ENDINGS[name][0])
     result = {}
     for name, (cell, process) in started.items():
@@ -162,12 +163,13 @@ def test_d10_a_signal_while_a_scorer_works_is_no_fault_of_the_scorer(
 ) -> None:
     (tmp_path / "interrupted_scorer.py").write_text(SCORER)
     monkeypatch.syspath_prepend(tmp_path)
-    outcome = make_cell(tmp_path / "cell").run("--scorer", "interrupted_scorer:score")
+    items = [{**item, "expected_answer": "Rhine"} for item in prompts()]
+    outcome = make_cell(tmp_path / "cell", items).run("--scorer", "interrupted_scorer:score")
     assert outcome.code == 130
     assert outcome.certificates() == []
     assert "interrupted by signal 2" in outcome.stderr
-    # The answer whose scoring was interrupted is not recorded, and nothing was after it.
-    assert [trial.key.item for trial in outcome.trials() if trial.key.arm is Arm.A] == [0, 1]
+    # The answer that was being scored is recorded whole, and nothing after it.
+    assert [trial.key.item for trial in outcome.trials() if trial.key.arm is Arm.A] == [0, 1, 2]
 
 
 def test_d10_a_neighbouring_server_stays_alive(
