@@ -85,11 +85,10 @@ def test_twins_turn_red_by_co_batching(live_server: Path, tmp_path: Path) -> Non
 def test_drift_without_a_flip_is_green_unarmed_and_amber_armed(
     live_server: Path, tmp_path: Path
 ) -> None:
-    flags = ("--", "--flash-attn", "off", "-ctk", "f32", "-ctv", "f32")
-    unarmed = canary(live_server, tmp_path / "u", "f32", *TOY, *flags)
+    unarmed = canary(live_server, tmp_path / "u", "f32", *TOY)
     assert unarmed.cert["verdict"] == "GREEN"
     assert unarmed.cert["claims"] == {"score": True, "token": True, "logprob_bits": False}
-    armed = canary(live_server, tmp_path / "a", "f32", *TOY, "--logit-drift", "bits", *flags)
+    armed = canary(live_server, tmp_path / "a", "f32", *TOY, "--logit-drift", "bits")
     assert (armed.code, armed.cert["verdict"]) == (3, "AMBER")
     assert armed.cert["anomaly"] == "logit_drift"
 

@@ -167,13 +167,21 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
     spec = ToySpec.parse(args.canary or canary.DEFAULT_SPEC)
     settings = settings_from(args, canary.PARALLEL if args.parallel is None else args.parallel)
     workset = load_workset(args.workset) if args.workset else builtin_workset()
+    own = canary.canary_flags(flags, spec)
+    if own != flags and not args.quiet:
+        added = shlex.join(own.flags[: len(own.flags) - len(flags.flags)])
+        print(
+            f"canary {spec}: its own server flags {added}; to replace them state --flash-attn "
+            "or a KV type after --",
+            file=sys.stderr,
+        )
     folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
     try:
         choice = ServerChoice(
             server_bin,
             canary.write_canary(spec, folder),
             canary.CTX if args.ctx is None else args.ctx,
-            canary.canary_flags(flags, default_spec=not args.canary),
+            own,
             args.model_alias or canary.canary_name(spec),
         )
         yield _Chosen(Source.CANARY, choice, settings, workset)

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from batch_invariance.formats.toy_gguf import ToySpec, toy_model_bytes
+from batch_invariance.formats.toy_gguf import ToySpec, ToyWeights, toy_model_bytes
 from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.store import write_atomic
 
 DEFAULT_SPEC = "q8_0"
+CACHE_TYPE_K = ("-ctk", "--cache-type-k")
+CACHE_TYPE_V = ("-ctv", "--cache-type-v")
 NEXT_SPEC = "f16,twins"
-DEFAULT_FLAGS = ("--flash-attn", "off")
-"""With these the default toy is clean on every processor measured so far; see docs/limits.md."""
+CALM_FLAGS = ("--flash-attn", "off")
+F32_FLAGS = ("-ctk", "f32", "-ctv", "f32")
+"""Flash attention adds up in half precision and rounds by the shape of the batch, and so does a
+half-precision KV cache; without both, F32 weights drift in their last bits and flip no token. The
+runs behind this: tests/bench/results/cells.txt."""
 CTX = 2048
 PARALLEL = 4
 
 
-def canary_flags(given: UserFlags, default_spec: bool) -> UserFlags:
-    """The user's flags; for the default canary with flash attention off unless they say."""
-    if not default_spec or given.value("-fa", "--flash-attn") is not None:
+def canary_flags(given: UserFlags, spec: ToySpec) -> UserFlags:
+    """The user's flags, after those under which a canary without twins keeps its tokens.
+
+    None are added to twins, which are made to diverge, nor where the user states flash attention
+    or a KV type.
+    """
+    stated = given.value("-fa", "--flash-attn", *CACHE_TYPE_K, *CACHE_TYPE_V) is not None
+    if spec.twins or stated:
         return given
-    return UserFlags((*DEFAULT_FLAGS, *given.flags))
+    own = CALM_FLAGS + (F32_FLAGS if spec.weights is ToyWeights.F32 else ())
+    return UserFlags((*own, *given.flags))
 
 
 def write_canary(spec: ToySpec, folder: Path) -> Path:
