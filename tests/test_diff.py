@@ -6,6 +6,7 @@ import math
 import random
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -147,6 +148,12 @@ def test_a_lost_trial_is_not_compared() -> None:
     for one, other in ((x, gone), (gone, x), (gone, gone)):
         with pytest.raises(ValueError, match="lost"):
             compare_trials(one, other)
+
+
+def test_an_unscored_answer_is_not_compared() -> None:
+    x = a_trial(a_completion(IDS))
+    with pytest.raises(ValueError, match="no invariant fields"):
+        compare_trials(x, replace(x, scored=None))
 
 
 # Where tokens part.

@@ -58,6 +58,7 @@ from core_fixtures import (
     pass_span,
     recertify,
     remeasure,
+    with_result,
     with_scored,
 )
 
@@ -564,3 +565,11 @@ def test_footer_and_control_plan_are_kept(records: Records) -> None:
     assert facts.footer == next(r for r in records if isinstance(r, Footer))
     assert facts.control.plan == next(r for r in records if isinstance(r, ControlPlan))
     assert sum(isinstance(r, PassEnd) for r in records) == len(facts.passes)
+
+
+def test_an_answer_of_unknown_length_counts_as_shortest(records: Records) -> None:
+    """It takes part in the order by length all the same."""
+    unknown = on_trials(lambda t: t.key.item == 0, with_result(completion_tokens=None))
+    facts = remeasure(unknown(records))
+    assert "arm C pass 0 ran another schedule than planned" in facts.plan_faults
+    assert facts.passes[0].tokens_known is False

@@ -583,6 +583,12 @@ CASES = (
         UNKNOWN,
     ),
     Case(
+        "isolation",
+        "no decode count at its start",
+        on_kind(PassStart, lambda r: replace(r, counters=NO_COUNTERS) if r.arm is Arm.B else r),
+        UNKNOWN,
+    ),
+    Case(
         "isolation", "a counter that runs back", shift_decodes(at_end_of(Arm.B, 0, -9999)), UNKNOWN
     ),
     Case("identity", "slots", _says(1, total_slots=5), reason="identity_mismatch"),
@@ -834,12 +840,37 @@ def test_isolation_names_what_it_found(driver_evidence: DriverEvidence) -> None:
     change = then(
         _one(Arm.C, with_result(cache_n=1)),
         _one(Arm.B, with_result(truncated=True)),
+        _one(Arm.C, with_result(draft_n=2), 1),
+        _one(Arm.C, lambda t: replace(t, request_sha256="0" * 64), 2),
         shift_decodes(at_end_of(Arm.A2, 0, -2)),
     )
-    text = measured(recertify(change(driver_evidence.records)), "isolation")
-    assert "1 responses reused a prompt cache" in text
-    assert "1 responses ended at the context's end" in text
-    assert "arm A2 pass 0 shared 2 decodes" in text
+    assert measured(recertify(change(driver_evidence.records)), "isolation") == (
+        "1 responses reused a prompt cache; 1 responses ended at the context's end; "
+        "1 responses used speculation; 1 requests were not the item's one body; "
+        "arm A2 pass 0 shared 2 decodes"
+    )
+
+
+def test_isolation_names_what_it_does_not_know(driver_evidence: DriverEvidence) -> None:
+    change = then(
+        _one(Arm.C, with_result(cache_n=None)),
+        _one(Arm.B, with_result(truncated=None)),
+        on_kind(PassEnd, lambda r: replace(r, counters=NO_COUNTERS) if r.arm is Arm.B else r),
+    )
+    assert measured(recertify(change(driver_evidence.records)), "isolation") == (
+        "1 responses do not report their cache; 1 responses do not say how they ended; "
+        "no decode count for arm B pass 0"
+    )
+
+
+def test_one_wave_that_proves_n_is_enough() -> None:
+    """Later waves of the pass that prove less do not take it back."""
+    slower = shift_decodes(
+        lambda r: 24 * (isinstance(r, WaveEnd) and r.arm is Arm.C and r.wave > 0)
+    )
+    facts = remeasure(slower(Ideal([24] * 20).records()))
+    peaks = [p.decode_peak for p in facts.passes if p.arm is Arm.C]
+    assert peaks[0] == peaks[2] == 4
 
 
 def test_a_quarter_too_many_empty_answers_in_c_alone() -> None:

@@ -47,9 +47,9 @@ def model_cell(server: Path, model: Path, out_dir: Path, workset: Path, *more: s
 
 
 def mixed(tmp_path: Path) -> Path:
-    """The example items of 54 to 240 tokens, twelve of them."""
+    """The example items of 54 to 240 tokens, ten of them."""
     items = json.loads((ROOT / "examples" / "workset.json").read_bytes())
-    chosen = [item for item in items if 170 <= len(item.get("prompt", "")) <= 900][:12]
+    chosen = [item for item in items if 170 <= len(item.get("prompt", "")) <= 900][:10]
     assert len(chosen) >= 8
     path = tmp_path / "mixed.json"
     path.write_text(json.dumps(chosen))

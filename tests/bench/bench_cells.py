@@ -68,16 +68,16 @@ def command(cell: Cell, args: argparse.Namespace, folder: Path) -> list[str]:
         place = words.index("--workset") + 1
         words[place] = str(workset(words[place], folder))
         line += ["--model", args.model, "--ctx", "2048", "--parallel", "4"]
-        line += ["--max-tokens", "32", "--passes", "4"]
+        line += ["--max-tokens", "32", "--passes", "2"]
     return line + words
 
 
 def workset(name: str, folder: Path) -> Path:
-    """The short example set, or the items of the long one that have 54 to 240 tokens."""
+    """The short example set, or ten items of the long one that have 54 to 240 tokens."""
     if name == "short":
         return EXAMPLES / "workset_short.json"
     items = json.loads((EXAMPLES / "workset.json").read_bytes())
-    chosen = [i for i in items if MIXED[0] <= len(i.get("prompt", "")) <= MIXED[1]]
+    chosen = [i for i in items if MIXED[0] <= len(i.get("prompt", "")) <= MIXED[1]][:10]
     path = folder / "mixed.json"
     path.write_text(json.dumps(chosen))
     return path

@@ -21,5 +21,5 @@ EPILOG = """exit status:
   1  no verdict: a bad file, an item that does not fit, a failed launch
   2  arguments or a guard refused; nothing was started, written or renamed
   3  a verdict that does not promote: AMBER, UNVERIFIED or RED
-  130, 143  ended by SIGINT, SIGTERM; the partial evidence is kept
+  129, 130, 143  ended by SIGHUP, SIGINT, SIGTERM; the partial evidence is kept
 """

@@ -21,6 +21,7 @@ from batch_invariance.cli.run_options import (
     conduct_from,
     load_scorer,
     load_workset,
+    non_empty,
     positive,
     settings_from,
 )
@@ -76,7 +77,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument("--workset", type=Path, metavar="W", help="a JSON or JSON Lines file")
     group.add_argument("--ctx", type=int, metavar="C", help="context per slot, in tokens")
     group.add_argument("--parallel", type=int, metavar="N", help="slots under test")
-    group.add_argument("--model-alias", metavar="NAME", help="the model's name in the certificate")
+    group.add_argument(
+        "--model-alias", type=non_empty, metavar="NAME", help="the model's name in the certificate"
+    )
     group.add_argument(
         "--canary",
         nargs="?",

@@ -89,6 +89,13 @@ def positive(text: str) -> float:
     return value
 
 
+def non_empty(text: str) -> str:
+    """An argument with something in it."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty name")
+    return text
+
+
 def settings_from(args: argparse.Namespace, parallel: int) -> RunSettings:
     """The measurement's settings. Raises UsageError for figures that no run can have."""
     settings = RunSettings(

@@ -170,8 +170,13 @@ def _ask(server_bin: Path, question: str) -> str | None:
             timeout=ASK_TIMEOUT_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--server-bin {server_bin} cannot be run: {error}") from error
+    except OSError as error:
+        raise UsageError(f"--server-bin {server_bin} cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(
+            f"--server-bin {server_bin} did not answer {question} within {ASK_TIMEOUT_S:g} s; "
+            "give the path of a llama-server"
+        ) from error
     text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
     return text or None
 
