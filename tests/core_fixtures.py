@@ -63,6 +63,7 @@ from batch_invariance.invariance_diff.schedule import (
     pinned_pass,
     wave_pass,
 )
+from batch_invariance.invariance_diff.workset import items_sha256
 
 EVIDENCE_NAME = "toy__ctx512__N4.evidence.jsonl"
 SEED = 7
@@ -235,9 +236,9 @@ def without_pass(arm: Arm, *pass_indexes: int, planned: bool = False) -> Change:
     return cut
 
 
-def shift_decodes(extra: Callable[[Record], int]) -> Change:
+def shift_decodes(extra: Callable[[Record], int], generated: bool = False) -> Change:
     """Has the server count `extra(record)` more forward passes just before that record, and so in
-    every later reading of the same launch."""
+    every later reading of the same launch; with `generated` as many more tokens too."""
 
     def shifted(records: Records) -> Records:
         total, out = 0, []
@@ -249,6 +250,9 @@ def shift_decodes(extra: Callable[[Record], int]) -> Change:
                 counters = record.counters
                 assert counters.decode_total is not None
                 counters = replace(counters, decode_total=counters.decode_total + total)
+                if generated and counters.predicted_total is not None:
+                    predicted = counters.predicted_total + total
+                    counters = replace(counters, predicted_total=predicted)
                 record = replace(record, counters=counters)
             out.append(record)
         assert tuple(out) != records
@@ -288,7 +292,7 @@ def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None =
             out.append(trial if change is None else change(trial))
         out.append(PassEnd(Arm.CONFIRM, 0, end.counters, None))
         joined = recount(records[:place] + tuple(out) + records[place:])
-        return shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined)
+        return shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens), generated=True)(joined)
 
     return added
 
@@ -417,7 +421,7 @@ class Ideal:
             plan=plan,
             subject=SUBJECT,
             observer=Observer("tool", "3.11", "Linux", "x86_64", None, 2),
-            workset=WorkSetRecord("made-up.json", "e" * 64, items),
+            workset=WorkSetRecord("made-up.json", items_sha256(items), items),
             scorer=SCORER,
         )
 

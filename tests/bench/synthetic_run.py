@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from batch_invariance.invariance_diff.diff import compare_trials
-from batch_invariance.invariance_diff.digest import digest_of, sha256_hex
+from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.invariance_diff.model import (
     Arm,
     Completion,
@@ -67,6 +67,7 @@ from batch_invariance.invariance_diff.schedule import (
     pinned_pass,
     wave_pass,
 )
+from batch_invariance.invariance_diff.workset import items_sha256
 
 N = 8
 """Slots. With eight, 100,000 trials stay below the million decodes up to which the server's
@@ -290,7 +291,6 @@ class SyntheticRun:
 
     def _header(self) -> Header:
         zeros = "0" * 64
-        items = [{"id": item.id, "content": item.messages[0].content} for item in self._items]
         return Header(
             schema=EVIDENCE_SCHEMA,
             rules_version=RULES_VERSION,
@@ -302,7 +302,7 @@ class SyntheticRun:
                 "synthetic", zeros, "b1", ModelFacts("synthetic.gguf", 1, zeros, "computed")
             ),
             observer=Observer("bench", "3", "synthetic", "synthetic", None, None),
-            workset=WorkSetRecord("synthetic.jsonl", digest_of(items), self._items),
+            workset=WorkSetRecord("synthetic.jsonl", items_sha256(self._items), self._items),
             scorer=ScorerInfo("last_word", zeros, {}),
         )
 

@@ -96,6 +96,11 @@ def _decodes_add_up(facts: Facts) -> tuple[list[str], list[str]]:
         if p.decodes is None or not p.tokens_known:
             unclear.append(f"no decode count for {name}")
             continue
+        whole = not (p.n_missing or p.n_unexpected)
+        if whole and p.predicted is not None and p.predicted != p.tokens:
+            faults.append(
+                f"{name}: the server generated {p.predicted} tokens, its requests {p.tokens}"
+            )
         extra = p.decodes - p.tokens
         if p.arm is Arm.A:
             extra_a, n_a = extra, max(1, p.n_planned)

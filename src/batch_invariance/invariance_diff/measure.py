@@ -43,6 +43,7 @@ from batch_invariance.invariance_diff.request import ban_token, build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
 from batch_invariance.invariance_diff.schedule import Ordering, check_schedule
 from batch_invariance.invariance_diff.tracker import Member, PassTracker
+from batch_invariance.invariance_diff.workset import items_sha256
 
 
 class Fold:
@@ -248,6 +249,9 @@ class Fold:
     def finish(self) -> Facts:
         """The facts, once the last record has been fed."""
         facts = self._facts
+        workset = facts.header.workset
+        if items_sha256(workset.items) != workset.sha256:
+            facts.plan_faults.append("the work-set's digest is not that of its items")
         if self._open is not None:
             facts.plan_faults.append(f"{_name(self._open.start)} never ended")
             self._close(None)

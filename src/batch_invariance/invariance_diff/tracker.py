@@ -17,16 +17,19 @@ from batch_invariance.invariance_diff.overlap import (
 from batch_invariance.invariance_diff.records import Counters, PassEnd, PassStart, WaveEnd
 from batch_invariance.invariance_diff.schedule import DispatchKind
 
+NO_COUNTERS = Counters(None, None, None)
+
 
 @dataclass(frozen=True, slots=True)
 class PassFacts:
     """One pass in figures.
 
     `tokens`: generated tokens of all answered trials; `tokens_known` is false where a trial was
-    lost or gave no count. `decodes`: forward passes by the server's counter, None where it has
-    none. `decode_peak`: the least batch size that some forward pass must have had.
-    `slot_peak`: most slots seen busy, None without samples. `companions`: digest of the pairs of
-    items that met. `seconds`: first dispatch to last completion.
+    lost or gave no count. `decodes` and `predicted`: forward passes and generated tokens by the
+    server's counters, None where it has none. `decode_peak`: the least batch size that some
+    forward pass must have had. `slot_peak`: most slots seen busy, None without samples.
+    `companions`: digest of the pairs of items that met. `seconds`: first dispatch to last
+    completion.
     """
 
     arm: Arm
@@ -43,6 +46,7 @@ class PassFacts:
     tokens_known: bool
     prompt_tokens: int
     decodes: int | None
+    predicted: int | None
     client_depth: int
     decode_peak: int | None
     slot_peak: int | None
@@ -110,7 +114,7 @@ class PassTracker:
 
     def end_wave(self, record: WaveEnd) -> list[Member]:
         """Closes a wave: its answered trials with the lower bound of what each one shared."""
-        decodes = counter_delta(self._last, record.counters)
+        decodes = counter_delta(self._last.decode_total, record.counters.decode_total)
         self._last = record.counters
         trials = self._waves.pop(record.wave, [])
         counted = [(t, own) for t in trials if (own := _own_tokens(t)) is not None]
@@ -145,7 +149,8 @@ class PassTracker:
     def finish(self, end: PassEnd | None) -> PassFacts:
         """The figures of the pass; `end` is None where the evidence breaks off inside it."""
         start, depth = self.start, self._depth()
-        decodes = counter_delta(start.counters, end.counters) if end is not None else None
+        before, after = start.counters, end.counters if end is not None else NO_COUNTERS
+        decodes = counter_delta(before.decode_total, after.decode_total)
         kind = start.schedule.kind
         peak = self._peak
         if kind is not DispatchKind.WAVES and decodes and self._tokens_known:
@@ -167,6 +172,7 @@ class PassTracker:
             tokens_known=self._tokens_known,
             prompt_tokens=self._prompt_tokens,
             decodes=decodes,
+            predicted=counter_delta(before.predicted_total, after.predicted_total),
             client_depth=depth,
             decode_peak=peak,
             slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
@@ -192,12 +198,11 @@ class PassTracker:
         return digest_of(sorted(pairs))
 
 
-def counter_delta(before: Counters, after: Counters) -> int | None:
-    """Forward passes between two readings; None where either is unknown or they run backwards."""
-    a, b = before.decode_total, after.decode_total
-    if a is None or b is None or b < a:
+def counter_delta(before: int | None, after: int | None) -> int | None:
+    """What a counter gained; None where a reading is unknown or it runs backwards."""
+    if before is None or after is None or after < before:
         return None
-    return b - a
+    return after - before
 
 
 def _own_tokens(trial: Trial) -> int | None:

@@ -108,7 +108,12 @@ def parse_workset(data: bytes, name: str) -> WorkSet:
         shown = name if name.isprintable() else repr(name)
         raise WorkSetError(f"work-set {shown}", faults[:_MAX_LISTED] + tail)
     named = _with_ids(items)
-    return WorkSet(name, named, _digest(workset_to_json(named)))
+    return WorkSet(name, named, items_sha256(named))
+
+
+def items_sha256(items: Sequence[Item]) -> str:
+    """The digest of a work-set: over its items, not over the bytes of a file."""
+    return _digest(workset_to_json(items))
 
 
 def workset_to_json(items: Sequence[Item]) -> list[dict[str, object]]:

@@ -9,11 +9,11 @@ from typing import Any
 
 from batch_invariance.invariance_diff.records import Counters, Identity, SlotSamples
 from batch_invariance.invariance_diff.rules import EXACT_COUNTER_LIMIT
+from batch_invariance.invariance_diff.tracker import NO_COUNTERS
 from batch_invariance.live_invariance.http import Client, Exchange
 
 PROBE_TIMEOUT_S = 10.0
 SAMPLE_INTERVAL_S = 0.1
-NO_COUNTERS = Counters(None, None, None)
 METRIC_PREFIX = "llamacpp:"
 
 
