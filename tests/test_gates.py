@@ -35,6 +35,7 @@ from batch_invariance.invariance_diff.records import (
     Counters,
     Event,
     Footer,
+    Header,
     LifetimeEnd,
     LifetimeStart,
     PassEnd,
