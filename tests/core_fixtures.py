@@ -75,7 +75,7 @@ SUBJECT = Subject(
     "llama-server",
     "a" * 64,
     "version: 10068 (abcdef0)",
-    ModelFacts("toy.gguf", 1234, "b" * 64, "computed", "llama", expert_count=0),
+    ModelFacts("mock-model.gguf", 1234, "b" * 64, "computed", "llama", expert_count=0),
 )
 SCORER = ScorerInfo("exact_match", "c" * 64, {})
 
@@ -236,9 +236,9 @@ def without_pass(arm: Arm, *pass_indexes: int, planned: bool = False) -> Change:
     return cut
 
 
-def shift_decodes(extra: Callable[[Record], int], generated: bool = False) -> Change:
+def shift_decodes(extra: Callable[[Record], int]) -> Change:
     """Has the server count `extra(record)` more forward passes just before that record, and so in
-    every later reading of the same launch; with `generated` as many more tokens too."""
+    every later reading of the same launch."""
 
     def shifted(records: Records) -> Records:
         total, out = 0, []
@@ -250,9 +250,6 @@ def shift_decodes(extra: Callable[[Record], int], generated: bool = False) -> Ch
                 counters = record.counters
                 assert counters.decode_total is not None
                 counters = replace(counters, decode_total=counters.decode_total + total)
-                if generated and counters.predicted_total is not None:
-                    predicted = counters.predicted_total + total
-                    counters = replace(counters, predicted_total=predicted)
                 record = replace(record, counters=counters)
             out.append(record)
         assert tuple(out) != records
@@ -266,6 +263,23 @@ def at_end_of(arm: Arm, pass_index: int, extra: int) -> Callable[[Record], int]:
     return lambda r: (
         extra if isinstance(r, PassEnd) and (r.arm, r.pass_index) == (arm, pass_index) else 0
     )
+
+
+def count_tokens(records: Records) -> Records:
+    """Has the server's counters of tokens say what the trials say, launch by launch."""
+    generated = prompts = 0
+    out: list[Record] = []
+    for record in records:
+        if isinstance(record, LifetimeStart):
+            generated = prompts = 0
+        elif isinstance(record, Trial) and isinstance(record.result, Completion):
+            generated += record.result.completion_tokens or 0
+            prompts += record.result.prompt_tokens or 0
+        elif isinstance(record, (PassStart, WaveEnd, PassEnd)):
+            counters = replace(record.counters, predicted_total=generated, prompt_total=prompts)
+            record = replace(record, counters=counters)
+        out.append(record)
+    return tuple(out)
 
 
 def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None = None) -> Change:
@@ -292,7 +306,7 @@ def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None =
             out.append(trial if change is None else change(trial))
         out.append(PassEnd(Arm.CONFIRM, 0, end.counters, None))
         joined = recount(records[:place] + tuple(out) + records[place:])
-        return shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens), generated=True)(joined)
+        return count_tokens(shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined))
 
     return added
 
@@ -394,7 +408,7 @@ class Ideal:
                 self._control(out)
             out.append(LifetimeEnd(lifetime, _identity(parallel), ExitInfo(0, None, ""), 1.0))
         out.append(Footer("complete", sum(isinstance(r, Trial) for r in out), self._clock))
-        return tuple(out)
+        return count_tokens(tuple(out))
 
     def items(self) -> tuple[Item, ...]:
         n_bodies = self.bodies or len(self.lengths)
@@ -523,7 +537,7 @@ class Ideal:
 
 
 def _identity(parallel: int) -> Identity:
-    return Identity(parallel, 512, "/models/toy.gguf", "b10068", sha256_hex(b"template"))
+    return Identity(parallel, 512, "/models/mock-model.gguf", "b10068", sha256_hex(b"template"))
 
 
 def _start(index: int, parallel: int) -> LifetimeStart:

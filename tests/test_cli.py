@@ -275,5 +275,5 @@ def test_the_version_and_the_module_entry_point() -> None:
 
 def test_help_explains_every_exit_code() -> None:
     text = cli("--help").stdout
-    for code in ("0 ", "1 ", "2 ", "3 ", "130, 143"):
+    for code in ("0 ", "1 ", "2 ", "3 ", "129, 130, 143"):
         assert f"\n  {code}" in text

@@ -50,7 +50,9 @@ def runs(pid: int) -> bool:
 
 
 def spawn(scratch: Path, script: str, log_name: str = "server.log") -> OwnedProcess:
-    return OwnedProcess.spawn([sys.executable, "-c", script], os.environ, scratch, log_name)
+    return OwnedProcess.spawn(
+        [sys.executable, "-c", script], os.environ, scratch / log_name, scratch
+    )
 
 
 def logged(process: OwnedProcess, text: str) -> None:
@@ -94,10 +96,10 @@ def test_a_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 def test_a_program_that_cannot_start_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match=r"/nonexistent/llama-server.*No such file"):
-        OwnedProcess.spawn(["/nonexistent/llama-server"], {}, tmp_path, "server.log")
+        OwnedProcess.spawn(["/nonexistent/llama-server"], {}, tmp_path / "server.log", tmp_path)
     (tmp_path / "text").write_text("not a program")
     with pytest.raises(ServerError, match="Permission denied"):
-        OwnedProcess.spawn([str(tmp_path / "text")], {}, tmp_path, "other.log")
+        OwnedProcess.spawn([str(tmp_path / "text")], {}, tmp_path / "other.log", tmp_path)
 
 
 def test_a_log_is_never_written_over(tmp_path: Path) -> None:
@@ -110,7 +112,7 @@ def test_a_log_is_never_written_over(tmp_path: Path) -> None:
 def test_the_server_gets_exactly_the_environment_it_is_given(tmp_path: Path) -> None:
     script = "import os; print(sorted(k for k in os.environ if k != 'LC_CTYPE'))"
     argv = [sys.executable, "-c", script]
-    with OwnedProcess.spawn(argv, {"ONLY": "this"}, tmp_path, "server.log") as process:
+    with OwnedProcess.spawn(argv, {"ONLY": "this"}, tmp_path / "server.log", tmp_path) as process:
         process.wait_exit(DEADLINE_S)
         assert process.log_tail() == "['ONLY']\n"
 
@@ -144,7 +146,9 @@ def test_text_for_a_terminal_has_no_control_characters() -> None:
 
 def test_a_wrapper_without_exec_leaves_nothing_behind(tmp_path: Path) -> None:
     wrapper = f'{sys.executable} -c "{IGNORES_TERM}" & echo "pid $!"; wait; exit 4'
-    with OwnedProcess.spawn(["/bin/sh", "-c", wrapper], os.environ, tmp_path, "w.log") as process:
+    with OwnedProcess.spawn(
+        ["/bin/sh", "-c", wrapper], os.environ, tmp_path / "w.log", tmp_path
+    ) as process:
         logged(process, "pid ")
         logged(process, "up")
         child = int(process.log_tail().split("pid ")[1].split()[0])
@@ -205,7 +209,7 @@ def test_a_driver_that_ends_takes_the_server_and_the_scratch_directory(
         from pathlib import Path
         from batch_invariance.live_invariance.process import OwnedProcess
         argv = [sys.executable, "-c", {IGNORES_TERM!r}]
-        process = OwnedProcess.spawn(argv, os.environ, Path({str(scratch)!r}), "server.log")
+        process = OwnedProcess.spawn(argv, os.environ, Path({str(scratch)!r}) / "server.log", Path({str(scratch)!r}))
         print(process.pid, flush=True)
         sys.stdin.read()
     """)
@@ -241,7 +245,7 @@ def test_a_listening_socket_is_told_to_be_the_servers_or_not(tmp_path: Path, wra
     argv = [sys.executable, "-c", LISTENS]
     if wrapped:
         argv = ["/bin/sh", "-c", f'{sys.executable} -c "{LISTENS}"; exit 3']
-    with OwnedProcess.spawn(argv, os.environ, tmp_path, "server.log") as process:
+    with OwnedProcess.spawn(argv, os.environ, tmp_path / "server.log", tmp_path) as process:
         logged(process, "port")
         port = int(process.log_tail().split()[1])
         assert owns_listening_socket(process.pid, port) is True

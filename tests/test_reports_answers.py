@@ -45,8 +45,13 @@ def test_d14_what_differs_under_load_beside_equal_content_costs_the_green(
     tmp_path: Path, kind: str
 ) -> None:
     outcome = make_cell(tmp_path, under_load=kind).run()
-    assert (outcome.code, outcome.verdict) == (3, "AMBER")
-    assert outcome.not_passed() == {"tokens": "token_only"}
+    if kind == "token_count":
+        # The server's own counter of generated tokens contradicts its answers as well.
+        assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
+        assert outcome.not_passed() == {"tokens": "token_only", "isolation": "not_isolated"}
+    else:
+        assert (outcome.code, outcome.verdict) == (3, "AMBER")
+        assert outcome.not_passed() == {"tokens": "token_only"}
     # One of the fake's answers may end by itself, and shows no other finish reason then.
     assert len(outcome.cert["token_divergence_ids"]) >= N_ITEMS - 1
     # The serial arms agree, also where every tool call has a random id.

@@ -167,7 +167,7 @@ class SyntheticRun:
         self._reference: dict[int, Trial] = {}
         self._divergent: dict[tuple[int, int], None] = {}
         self._clock = 0.0
-        self._decodes = 0
+        self._decodes = self._generated = 0
         self._n_trials = 0
 
     def records(self) -> Iterator[Record]:
@@ -266,6 +266,8 @@ class SyntheticRun:
             planted,
         )
         self._n_trials += 1
+        if isinstance(result, Completion):
+            self._generated += result.completion_tokens or 0
         yield trial
         if isinstance(result, Failure):
             yield Event("lost_trial", f"{item.id}: {result.detail}", arm, index)
@@ -287,7 +289,7 @@ class SyntheticRun:
         return self._answers[entry.item]
 
     def _counters(self) -> Counters:
-        return Counters(self._decodes, None, None)
+        return Counters(self._decodes, self._generated, None)
 
     def _header(self) -> Header:
         zeros = "0" * 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if server_flags:
         raise UsageError("canary starts no server: nothing may follow --")
     spec = ToySpec.parse(args.spec)
-    if args.output.exists():
+    if os.path.exists(args.output):
         raise UsageError(f"{args.output} exists already; choose another file")
     data = toy_model_bytes(spec)
     write_atomic(args.output, data)

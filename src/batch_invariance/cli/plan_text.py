@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from pathlib import Path
 
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.plan import request_count
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.host import format_bytes, memory_available
-from batch_invariance.live_invariance.launch import LaunchCommand, LaunchSpec, build_argv
-from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowledge, model_name
+from batch_invariance.live_invariance.launch import LaunchCommand, build_argv
+from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowledge, launch_spec
 from batch_invariance.live_invariance.produce import evidence_bytes
 from batch_invariance.live_invariance.text import printable
 
@@ -21,20 +20,7 @@ def commands(
 ) -> tuple[LaunchCommand, ...]:
     """Both server command lines; port and key file are chosen at the launch."""
     return tuple(
-        build_argv(
-            LaunchSpec(
-                server_bin=choice.server_bin,
-                model=choice.model,
-                ctx=choice.ctx,
-                parallel=parallel,
-                port=0,
-                api_key_file=Path("KEYFILE"),
-                alias=model_name(choice),
-                user_flags=choice.flags,
-                known_flags=known.known_flags,
-            )
-        )
-        for parallel in (1, header.cell.dispatch_n)
+        build_argv(launch_spec(choice, known, parallel)) for parallel in (1, header.cell.dispatch_n)
     )
 
 

@@ -6,12 +6,12 @@ import time
 from typing import TextIO
 
 from batch_invariance.cli.style import Style
-from batch_invariance.invariance_diff.model import Arm, Failure, Trial
+from batch_invariance.invariance_diff.facts import SERIAL_ARMS
+from batch_invariance.invariance_diff.model import Failure, Trial
 from batch_invariance.invariance_diff.plan import request_count
 from batch_invariance.invariance_diff.records import Event, Header
 from batch_invariance.live_invariance.text import printable
 
-SERIAL = (Arm.A, Arm.A2, Arm.B, Arm.CONFIRM)
 REDRAW_S = 0.1
 QUIET_EVENTS = ("confirm_limited",)
 
@@ -29,7 +29,7 @@ class Progress:
         self._divergent = 0
         self._total = request_count(header.plan.passes, header.cell.dispatch_n)
         self._lanes = header.cell.dispatch_n
-        n_serial = sum(p.n_requests for p in header.plan.passes if p.arm in SERIAL)
+        n_serial = sum(p.n_requests for p in header.plan.passes if p.arm in SERIAL_ARMS)
         self._left = {True: n_serial, False: self._total - n_serial}
         self._pace: dict[bool, list[float]] = {True: [0.0, 0.0], False: [0.0, 0.0]}
         self._last: float | None = None
@@ -45,7 +45,7 @@ class Progress:
 
     def trial(self, trial: Trial, divergent: bool) -> None:
         """A trial was recorded."""
-        serial = trial.key.arm in SERIAL
+        serial = trial.key.arm in SERIAL_ARMS
         now = time.monotonic()
         if self._last is not None:
             pace = self._pace[serial]

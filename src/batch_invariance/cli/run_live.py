@@ -35,15 +35,14 @@ from batch_invariance.invariance_diff.workset import WorkSet
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.host import check_memory
-from batch_invariance.live_invariance.launch import LaunchSpec
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
     ServerKnowledge,
     find_server,
     know_server,
+    launch_spec,
     live_header,
-    model_name,
     plan_shortfalls,
 )
 from batch_invariance.live_invariance.produce import Produced, produce
@@ -111,12 +110,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """What the arguments come to."""
+    """What the arguments come to; `folder` is the run's own, where it has one."""
 
     source: Source
     server: ServerChoice
     settings: RunSettings
     workset: WorkSet
+    folder: Path | None = None
 
 
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
@@ -187,7 +187,7 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
             own,
             args.model_alias or canary.canary_name(spec),
         )
-        yield _Chosen(Source.CANARY, choice, settings, workset)
+        yield _Chosen(Source.CANARY, choice, settings, workset, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -200,20 +200,9 @@ def _launcher(args: argparse.Namespace, chosen: _Chosen, known: ServerKnowledge)
         check_memory(known.footprint.total_bytes, MEMORY_FLOOR_BYTES, cap, not args.no_memory_guard)
 
     guard(chosen.settings.parallel)
-    server = chosen.server
-    spec = LaunchSpec(
-        server_bin=server.server_bin,
-        model=server.model,
-        ctx=server.ctx,
-        parallel=chosen.settings.parallel,
-        port=0,
-        api_key_file=Path(),
-        alias=model_name(server),
-        user_flags=server.flags,
-        known_flags=known.known_flags,
-    )
+    spec = launch_spec(chosen.server, known, chosen.settings.parallel)
     reserved = frozenset(args.reserved_port)
-    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard))
+    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard, chosen.folder))
 
 
 def _finish(args: argparse.Namespace, produced: Produced, chosen: _Chosen) -> int:

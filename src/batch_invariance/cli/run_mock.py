@@ -36,6 +36,7 @@ EXAMPLES = """examples:
   batch-invariance run-mock --batch-divergence logprob --logit-drift bits
 """
 MODEL = "mock"
+MODEL_FILE = "mock-model.gguf"
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     workset = load_workset(args.workset) if args.workset else builtin_workset()
     scorer = load_scorer(args)
     cell = Cell(MODEL, args.ctx, args.parallel, "f16", "f16", False, (), {})
-    model = ModelFacts(MODEL, 0, sha256_hex(b"mock"), "computed", expert_count=0)
+    model = ModelFacts(MODEL_FILE, 0, sha256_hex(b"mock"), "computed", expert_count=0)
     subject = Subject(MODEL, None, "in-process mock", model)
     header = build_header(Source.MOCK, cell, subject, settings, workset, scorer)
     for reason in plan_shortfalls(workset, settings):

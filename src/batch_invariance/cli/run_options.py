@@ -18,6 +18,7 @@ from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.scorer_api import ExactMatch, Scorer, resolve_scorer
 
 MAX_WORKSET_BYTES = 1 << 30
+MOST = 1e9
 
 
 def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
@@ -79,13 +80,13 @@ def _drift(text: str) -> str:
 
 
 def positive(text: str) -> float:
-    """An argument that is a finite number above 0."""
+    """An argument that is a number above 0 and no absurd one."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    if not 0 < value <= MOST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0, at most {MOST:g}")
     return value
 
 

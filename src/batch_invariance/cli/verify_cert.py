@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     data = _read(args.certificate)
     cert = parse_certificate(data)
     evidence = args.evidence or args.certificate.parent / evidence_name(cert)
-    if not evidence.is_file():
+    if not os.path.isfile(evidence):
         raise BatchInvarianceError(
             f"no evidence at {evidence}: without it a certificate can be shown, not verified"
         )

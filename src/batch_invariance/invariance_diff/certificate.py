@@ -227,7 +227,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         promotable=promotable(results, decision.verdict, header.source, rules.PRODUCER_GATE),
         decision_reasons=decision.reasons,
         gates=results,
-        divergence_class=divergence_class(examined, decision.verdict),
+        divergence_class=divergence_class(examined, results, decision.verdict),
         anomaly=decision.anomaly,
         mismatch=pairs["AC"].divergent_ids,
         token_divergence_ids=pairs["AC"].token_divergence_ids,
@@ -252,7 +252,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         workset_sha256=header.workset.sha256,
         scorer=header.scorer,
         schedule=_schedule(header),
-        claims=claims_of(examined, results),
+        claims=claims_of(examined, results, decision.verdict),
         horizon=horizon_of(examined),
         throughput=throughput_of(facts),
         controls=controls_of(facts),
@@ -279,7 +279,7 @@ def _lifetime(life: Lifetime) -> LifetimeReport:
 def kv_label(header: Header) -> str:
     """KV types and layout in short, such as `f16/f16 split`."""
     cell = header.cell
-    layout = "unified" if cell.kv_unified else "split"
+    layout = {True: "unified", False: "split", None: "layout unknown"}[cell.kv_unified]
     return f"{cell.kv_type_k}/{cell.kv_type_v} {layout}"
 
 

@@ -82,7 +82,7 @@ def compare_trials(x: Trial, y: Trial) -> TrialDiff:
     token_fields: tuple[str, ...] = ()
     if _generated(a) != _generated(b):
         token_fields = tuple(n for n in TOKEN_FIELDS if getattr(a, n) != getattr(b, n))
-    tokens_known = a.token_ids is not None and b.token_ids is not None
+    tokens_known = _ids_tell_all(a) and _ids_tell_all(b)
     common, first = _common_prefix(a, b)
     return TrialDiff(
         _score_fields(x, y), token_fields, tokens_known, common, first, _drift(a, b, common)
@@ -129,6 +129,24 @@ def _common_prefix(a: Completion, b: Completion) -> tuple[int, FirstDivergence |
     token_a = ids_a[n] if n < len(ids_a) else None
     token_b = ids_b[n] if n < len(ids_b) else None
     return n, FirstDivergence(n, token_a, token_b, margin_at(a, n))
+
+
+def _ids_tell_all(completion: Completion) -> bool:
+    """Whether the token ids account for the answer.
+
+    llama-server lists no id for a token that ends inside a character, until the character is
+    whole: then fewer ids than tokens are complete as far as the text is, unless the text itself
+    ends inside a character.
+    """
+    if completion.token_ids is None or completion.completion_tokens is None:
+        return False
+    n = _packed_count(completion.token_ids)
+    if n == completion.completion_tokens:
+        return True
+    broken_off = completion.text.endswith("\ufffd") or (completion.reasoning or "").endswith(
+        "\ufffd"
+    )
+    return 0 < n < completion.completion_tokens and not broken_off
 
 
 def _packed_count(text: str) -> int:

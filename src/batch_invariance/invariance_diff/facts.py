@@ -65,11 +65,13 @@ class Isolation:
 
 @dataclass(slots=True)
 class ControlFacts:
-    """The positive control: its plan, the planted trial, and whether each diff saw the change."""
+    """The positive control: its plan, the planted trial, and whether each diff saw the change, and
+    how many of its unperturbed companions differ from arm A."""
 
     plan: ControlPlan | None = None
     token_seen: bool | None = None
     score_seen: bool | None = None
+    companions_divergent: int = 0
 
 
 @dataclass(slots=True)

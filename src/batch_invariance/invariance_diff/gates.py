@@ -188,6 +188,10 @@ def _control_p(e: Examined) -> Reading:
         return unknown("the planted change was not run", "control_missing")
     if not control.token_seen:
         return failed("the diff did not see the planted change", "control_not_seen")
+    ac = e.facts.pairs["AC"]
+    if control.companions_divergent and ac.passed and not ac.per_id:
+        n = control.companions_divergent
+        return failed(f"{n} unperturbed companions differ from A", "companions_diverged")
     scored = "seen" if control.score_seen else "not seen"
     return passed(f"planted ban seen at token 0; by the score: {scored}")
 

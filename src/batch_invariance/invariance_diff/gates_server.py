@@ -96,11 +96,22 @@ def _decodes_add_up(facts: Facts) -> tuple[list[str], list[str]]:
         if p.decodes is None or not p.tokens_known:
             unclear.append(f"no decode count for {name}")
             continue
-        whole = not (p.n_missing or p.n_unexpected)
-        if whole and p.predicted is not None and p.predicted != p.tokens:
-            faults.append(
-                f"{name}: the server generated {p.predicted} tokens, its requests {p.tokens}"
-            )
+        if not (p.n_missing or p.n_unexpected):
+            crowded = p.arm not in SERIAL_ARMS and (p.decode_peak or 0) > p.n_lanes
+            if p.impossible_waves or crowded:
+                faults.append(f"{name}: the decode counter says what cannot be")
+            if p.predicted is None:
+                unclear.append(f"no count of generated tokens for {name}")
+            elif p.predicted != p.tokens:
+                faults.append(
+                    f"{name}: the server generated {p.predicted} tokens, its requests {p.tokens}"
+                )
+            counted = p.prompt_counted is not None and not facts.isolation.prompt_count_unknown
+            if counted and p.prompt_counted != p.prompt_tokens:
+                faults.append(
+                    f"{name}: the server read {p.prompt_counted} prompt tokens, "
+                    f"its requests have {p.prompt_tokens}"
+                )
         extra = p.decodes - p.tokens
         if p.arm is Arm.A:
             extra_a, n_a = extra, max(1, p.n_planned)
@@ -135,8 +146,12 @@ def check_identity(facts: Facts) -> Reading:
         said = start.identity
         if said.total_slots is not None and said.total_slots != start.parallel:
             faults.append(f"{label} has {said.total_slots} slots, not {start.parallel}")
-        if said.n_ctx is not None and said.n_ctx != start.n_ctx:
-            faults.append(f"{label} has {said.n_ctx} tokens per slot, not {start.n_ctx}")
+        wanted = facts.header.cell.ctx * (start.parallel if facts.header.cell.kv_unified else 1)
+        if start.n_ctx != wanted or (said.n_ctx is not None and said.n_ctx != wanted):
+            faults.append(f"{label} has {said.n_ctx} tokens per slot, not {wanted}")
+        model = facts.header.subject.model.file
+        if said.model is not None and file_name(said.model) != model:
+            faults.append(f"{label} serves another model than {model}")
         if not start.key_enforced and start.socket_owned is not True:
             missing.append(f"{label} was not proved to be the child")
         if None in (said.total_slots, said.n_ctx, said.model, said.build):
@@ -160,6 +175,11 @@ def check_identity(facts: Facts) -> Reading:
     if missing:
         return unknown("; ".join(missing), "identity_unknown")
     return passed(f"{len(facts.lifetimes)} launches, all as asked")
+
+
+def file_name(path: str) -> str:
+    """The last part of a path as a server on any system writes it."""
+    return path.replace("\\", "/").rpartition("/")[2]
 
 
 def _wrong_lanes(facts: Facts) -> list[str]:

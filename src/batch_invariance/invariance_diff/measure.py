@@ -41,7 +41,7 @@ from batch_invariance.invariance_diff.records import (
 )
 from batch_invariance.invariance_diff.request import ban_token, build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
-from batch_invariance.invariance_diff.schedule import Ordering, check_schedule
+from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, check_schedule
 from batch_invariance.invariance_diff.tracker import Member, PassTracker
 from batch_invariance.invariance_diff.workset import items_sha256
 
@@ -61,6 +61,8 @@ class Fold:
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
         self._divergent_lanes: dict[tuple[int, int], None] = {}
+        self._confirmed: set[tuple[int, int]] = set()
+        self._all_items = range(len(items))
 
     def feed(self, record: Record) -> None:
         """Takes the next record. Raises EvidenceError for one that cannot stand where it is."""
@@ -110,13 +112,17 @@ class Fold:
         if (record.arm, record.pass_index) in self._done:
             self._facts.plan_faults.append(f"{name} ran twice")
         self._done.add((record.arm, record.pass_index))
+        if record.arm is Arm.CONFIRM and record.schedule.kind is not DispatchKind.SERIAL:
+            self._facts.plan_faults.append(f"{name} was not serial")
         if record.arm in PLANNED_ARMS:
+            if {i for group in record.schedule.groups for i in group} != set(self._all_items):
+                self._facts.plan_faults.append(f"{name} does not cover the work-set")
             plan = self._plans.get((record.arm, record.pass_index))
             if plan is None:
                 self._facts.plan_faults.append(f"{name} was not planned")
             elif record.schedule.digest != self._planned_digest(plan, record):
                 self._facts.plan_faults.append(f"{name} ran another schedule than planned")
-        self._open = PassTracker(record)
+        self._open = PassTracker(record, self._facts.header.cell.kv_unified)
 
     def _planned_digest(self, plan: PassPlan, record: PassStart) -> str | None:
         """The digest the pass must have; for an order by length it follows from arm A."""
@@ -206,22 +212,25 @@ class Fold:
             return
         item.n_co_batched += 1
         item.horizon = max(item.horizon, diff.n_tokens + (diff.first is not None))
-        self._facts.n_co_batched_divergent += diff.score_divergent or diff.token_divergent
+        self._facts.n_co_batched_divergent += diff.score_divergent
 
     def _confirm(self, trial: Trial) -> None:
-        diff = self._compared.against_a(trial)
-        if diff is None or (trial.key.item, trial.lane) not in self._divergent_lanes:
+        diff, pair = self._compared.against_a(trial), (trial.key.item, trial.lane)
+        if diff is None or pair not in self._divergent_lanes:
             return
-        self._facts.confirm_done += 1
+        self._confirmed.add(pair)
+        self._facts.confirm_done = len(self._confirmed)
         self._facts.confirm_divergent += diff.token_divergent or diff.score_divergent
 
     def _control(self, trial: Trial) -> None:
         control = self._facts.control
         plan = control.plan
-        if plan is None or not trial.perturbed or plan.item != trial.key.item:
-            return
         diff = self._compared.against_a(trial)
-        if diff is not None:
+        if plan is None or diff is None:
+            return
+        if not trial.perturbed:
+            control.companions_divergent += diff.token_divergent or diff.score_divergent
+        elif (plan.item, plan.lane) == (trial.key.item, trial.lane):
             control.token_seen = diff.first is not None and diff.first.token_index == 0
             control.score_seen = diff.score_divergent
 

@@ -38,7 +38,11 @@ def _meetings(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, Interva
 
 def overlapping_pairs(intervals: Sequence[Interval]) -> set[tuple[int, int]]:
     """Unordered pairs of item indexes that were in flight at the same time."""
-    return {(a[2], b[2]) if a[2] < b[2] else (b[2], a[2]) for a, b in _meetings(intervals)}
+    return {
+        (a[2], b[2]) if a[2] < b[2] else (b[2], a[2])
+        for a, b in _meetings(intervals)
+        if a[2] != b[2]
+    }
 
 
 def companions_in_flight(
@@ -54,8 +58,8 @@ def companions_in_flight(
 
 
 def group_pairs(items: Sequence[int]) -> set[tuple[int, int]]:
-    """Unordered pairs of the items of one wave."""
-    return set(combinations(sorted(items), 2))
+    """Unordered pairs of different items of one wave."""
+    return set(combinations(sorted(set(items)), 2))
 
 
 def shared_decodes(own: int, others: Sequence[int], decodes: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
@@ -100,12 +101,12 @@ def coverage_of(facts: Facts, overlap: Overlap) -> Coverage:
     hot = [i for i, item in enumerate(facts.items) if covered(item)]
     fraction = len(hot) / n if n else 0.0
     certain = overlap.witness == DECODE_COUNT
-    required = max(rules.MIN_COVERED_IDS, -(-n * 8 // 10))
+    required = max(rules.MIN_COVERED_IDS, math.ceil(n * rules.MIN_COVERAGE_FRACTION))
     enough = len(hot) >= rules.MIN_COVERED_IDS and fraction >= rules.MIN_COVERAGE_FRACTION
     chosen = set(hot)
     sampling = facts.header.plan.sampling
     return Coverage(
-        coverage_checked=True,
+        coverage_checked=any(p.arm is Arm.C for p in facts.passes),
         cobatch_coverage_ok=certain and enough,
         coverage_fraction=fraction,
         n_ids=n,

@@ -17,15 +17,15 @@ from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, Pa
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What the verdict is about: the model's name, the context per slot, the number of slots N,
-    KV types, unified or split KV, the user's server flags as given, and the variables of the
-    environment that steer the engine."""
+    KV types, unified or split KV (None where the build has no flag for it), the user's server flags
+    as given, and the variables of the environment that steer the engine."""
 
     model: str
     ctx: int
     dispatch_n: int
     kv_type_k: str
     kv_type_v: str
-    kv_unified: bool
+    kv_unified: bool | None
     server_flags: tuple[str, ...]
     environment: Mapping[str, str]
 

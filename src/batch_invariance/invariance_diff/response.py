@@ -16,6 +16,8 @@ from batch_invariance.invariance_diff.model import Completion, Failure, FailureK
 from batch_invariance.invariance_diff.packed import pack_floats, pack_ids
 
 DETAIL_LIMIT = 300
+MAX_COUNT = 1 << 53
+"""A count beyond this is no count; JSON readers elsewhere would not even keep it exact."""
 
 
 def parse_response(status: int, body: bytes, max_tokens: int) -> Completion | Failure:
@@ -87,7 +89,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 def _count(*candidates: object) -> int | None:
     for value in candidates:
-        if type(value) is int and value >= 0:
+        if type(value) is int and 0 <= value < MAX_COUNT:
             return value
     return None
 

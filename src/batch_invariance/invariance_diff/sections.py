@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.gates import Examined, GateResult
-from batch_invariance.invariance_diff.model import Arm, Outcome
+from batch_invariance.invariance_diff.model import Arm, Outcome, Verdict
 from batch_invariance.invariance_diff.proof import covered
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.stats import exact_zero_bound, median, rule_of_three
@@ -44,7 +44,7 @@ class ValidFor:
     temperature: float
     kv_type_k: str
     kv_type_v: str
-    kv_unified: bool
+    kv_unified: bool | None
     server_flags: tuple[str, ...]
     environment: Mapping[str, str]
     cache_prompt: bool
@@ -107,7 +107,7 @@ class Controls:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One item of the work-set. `proved_shared_decodes` of `own_decodes` is the best proof among
-    its C trials, by `witness`; `content_sha` digests arm A's answer."""
+    its C trials, by `witness` (None where nothing is proved); `content_sha` digests A's answer."""
 
     id: str
     family: str | None
@@ -119,7 +119,7 @@ class Row:
     n_c_co_batched: int
     proved_shared_decodes: int
     own_decodes: int
-    witness: str
+    witness: str | None
     covered: bool
 
 
@@ -128,7 +128,7 @@ def sensitivity_of(examined: Examined) -> Sensitivity:
     facts, coverage = examined.facts, examined.coverage
     ac = facts.pairs["AC"]
     clean = ac.passed and not ac.per_id
-    trials, prompts = coverage.n_hot_trials, coverage.n_co_batched
+    trials, prompts = coverage.n_hot_trials, coverage.n_bodies
     return Sensitivity(
         n_hot_trials=trials,
         n_hot_prompts=prompts,
@@ -167,8 +167,11 @@ def scope_of(header: Header) -> PromotionScope:
     )
 
 
-def claims_of(examined: Examined, results: tuple[GateResult, ...]) -> Claims:
-    """The three claims, each from its own gate; drift is judged armed or not."""
+def claims_of(examined: Examined, results: tuple[GateResult, ...], verdict: Verdict) -> Claims:
+    """The three claims, each from its own gate; drift is judged armed or not.
+
+    An UNVERIFIED run has proved no equality, so nothing is claimed true of it.
+    """
     outcome = {r.gate: r.outcome for r in results}
     drift = examined.facts.pairs["AC"].logit_drift
     bits: bool | None = None
@@ -176,11 +179,14 @@ def claims_of(examined: Examined, results: tuple[GateResult, ...]) -> Claims:
         bits = False
     elif drift.n_trials and not drift.n_unknown and outcome["tokens"] is Outcome.PASS:
         bits = True
-    return Claims(_claim(outcome["F0_score"]), _claim(outcome["tokens"]), bits)
+    proved = verdict is not Verdict.UNVERIFIED
 
+    def claim(value: bool | None) -> bool | None:
+        return value if proved or value is False else None
 
-def _claim(outcome: Outcome) -> bool | None:
-    return {Outcome.PASS: True, Outcome.FAIL: False}.get(outcome)
+    said = {Outcome.PASS: True, Outcome.FAIL: False}
+    score, token = said.get(outcome["F0_score"]), said.get(outcome["tokens"])
+    return Claims(claim(score), claim(token), claim(bits))
 
 
 def horizon_of(examined: Examined) -> Horizon:
@@ -235,7 +241,7 @@ def rows_of(examined: Examined) -> tuple[Row, ...]:
                 n_c_co_batched=seen.n_co_batched,
                 proved_shared_decodes=seen.shared,
                 own_decodes=seen.own,
-                witness=examined.overlap.witness,
+                witness=examined.overlap.witness if seen.shared else None,
                 covered=covered(seen),
             )
         )

@@ -29,7 +29,8 @@ class PassFacts:
     server's counters, None where it has none. `decode_peak`: the least batch size that some
     forward pass must have had. `slot_peak`: most slots seen busy, None without samples.
     `companions`: digest of the pairs of items that met. `seconds`: first dispatch to last
-    completion.
+    completion. `impossible_waves`: waves whose counter says less than one of their requests took.
+    `prompt_counted`: prompt tokens by the server's counter.
     """
 
     arm: Arm
@@ -54,6 +55,9 @@ class PassFacts:
     companions: str | None
     lanes: tuple[int, ...]
     seconds: float
+    impossible_waves: int
+    n_lanes: int
+    prompt_counted: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,10 @@ class Member:
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(self, start: PassStart) -> None:
+    def __init__(self, start: PassStart, kv_unified: bool | None) -> None:
         self.start = start
+        self._any_lane_shares = kv_unified is True
+        self._impossible_waves = 0
         self._expected = {(e.item, e.occurrence): e for e in start.schedule.entries()}
         self._n_planned = len(self._expected)
         self._unexpected = 0
@@ -113,22 +119,41 @@ class PassTracker:
         return planned
 
     def end_wave(self, record: WaveEnd) -> list[Member]:
-        """Closes a wave: its answered trials with the lower bound of what each one shared."""
+        """Closes a wave: its answered trials with the lower bound of what each one shared.
+
+        A counter that says fewer passes than one request must have taken proves nothing.
+        """
         decodes = counter_delta(self._last.decode_total, record.counters.decode_total)
         self._last = record.counters
         trials = self._waves.pop(record.wave, [])
         counted = [(t, own) for t in trials if (own := _own_tokens(t)) is not None]
+        if decodes is not None and any(own > decodes for _, own in counted):
+            self._impossible_waves += 1
+            decodes = None
         if decodes is not None and counted:
             peak = batch_peak([own for _, own in counted], decodes)
             self._peak = max(self._peak or 0, peak)
-        # Only the longest of the others counts, and that is one of the two longest of the wave.
-        longest = sorted((own for _, own in counted), reverse=True)[:2]
+        by_lane = {trial.lane: own for trial, own in counted}
+        ordered = sorted(by_lane.values(), reverse=True)
         members = []
         for trial, own in counted:
-            others = longest[1:] if own == longest[0] else longest[:1]
+            others = self._sharers(trial.lane, own, by_lane, ordered)
             shared = None if decodes is None else shared_decodes(own, others, decodes)
             members.append(Member(trial, own, shared))
         return members
+
+    def _sharers(
+        self, lane: int, own: int, by_lane: dict[int, int], ordered: list[int]
+    ) -> list[int]:
+        """Tokens of the companions whose presence in a pass means the same matrix products.
+
+        Under split KV llama.cpp cuts a pass into runs of neighbouring sequences (`split_equal` with
+        `sequential`), so only a neighbouring lane is sure to be in the same piece; under unified KV
+        any lane is, and the longest of them bounds best.
+        """
+        if not self._any_lane_shares:
+            return [by_lane[n] for n in (lane - 1, lane + 1) if n in by_lane]
+        return ordered[1:2] if own == ordered[0] else ordered[:1]
 
     def companions(self, items: set[int]) -> dict[tuple[int, int], set[int]]:
         """For each (item, occurrence) of `items`: the other items of its wave, or those in flight
@@ -181,6 +206,9 @@ class PassTracker:
             lanes=tuple(sorted(self._lanes)),
             seconds=max((span[1] for span in spans), default=0.0)
             - min((span[0] for span in spans), default=0.0),
+            impossible_waves=self._impossible_waves,
+            n_lanes=start.schedule.lanes,
+            prompt_counted=counter_delta(before.prompt_total, after.prompt_total),
         )
 
     def _depth(self) -> int:
@@ -195,7 +223,7 @@ class PassTracker:
                 pairs |= group_pairs([item for item, _ in group])
         else:
             pairs = overlapping_pairs(self._intervals)
-        return digest_of(sorted(pairs))
+        return digest_of(sorted(pairs)) if pairs else None
 
 
 def counter_delta(before: int | None, after: int | None) -> int | None:

@@ -18,6 +18,9 @@ STATUS_OF = {
 ARMED_ONLY = ("F4_logit_drift",)
 """Gates that may be NOT_APPLICABLE on a server of our own."""
 
+SOUND_GATES = ("completeness", "lost", "isolation", "identity")
+"""Without these a difference may come from something else than the batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -60,11 +63,14 @@ def decide_status(results: tuple[GateResult, ...]) -> Decision:
     return Decision(verdict, tuple(reasons), anomaly)
 
 
-def divergence_class(examined: Examined, verdict: Verdict) -> str | None:
+def divergence_class(
+    examined: Examined, results: tuple[GateResult, ...], verdict: Verdict
+) -> str | None:
     """What a RED is put down to; None for any other colour.
 
-    `co_batching` only where arm B and every confirm trial repeat arm A token by token and a
-    divergent trial is proved co-batched; `unattributed` says what is missing for that.
+    `co_batching` only where nothing else can have differed (`SOUND_GATES` passed), arm B and every
+    confirm trial repeat arm A token by token, and a divergent trial is proved co-batched;
+    `unattributed` says what is missing for that.
     """
     if verdict is not Verdict.RED:
         return None
@@ -76,12 +82,15 @@ def divergence_class(examined: Examined, verdict: Verdict) -> str | None:
         return "unstable_reference"
     if ab.per_id or facts.confirm_divergent:
         return "slot_allocation(+co_batching)"
-    if not ab.token_identical:
+    if not ab.token_identical or ab.n_ids_compared < len(facts.items):
         return "unattributed: arm B does not cover arm A token by token"
     if facts.confirm_done == 0 or facts.confirm_done < facts.confirm_wanted:
         return "unattributed: the divergent trials were not confirmed serially"
     if facts.n_co_batched_divergent == 0:
         return "unattributed: no divergent trial is proved co-batched"
+    unsound = [r.gate for r in results if r.gate in SOUND_GATES and r.outcome is not Outcome.PASS]
+    if unsound:
+        return f"unattributed: {', '.join(unsound)} did not pass"
     return "co_batching"
 
 

@@ -57,7 +57,7 @@ def split_parts(path: Path) -> list[Path]:
     if int(match["index"]) != 1:
         first = f"{stem}-00001-of-{match['count']}.gguf"
         raise UsageError(f"{path} is a later part of a split model; name {first}")
-    missing = [part.name for part in parts if not part.exists()]
+    missing = [part.name for part in parts if not os.path.exists(part)]
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
         raise UsageError(f"{len(missing)} parts of the split model {path} are missing: {shown}")

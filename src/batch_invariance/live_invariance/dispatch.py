@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from batch_invariance.invariance_diff.model import FailureKind
+from batch_invariance.invariance_diff.request import Body
 from batch_invariance.invariance_diff.schedule import DispatchKind, Entry, PassSchedule
 from batch_invariance.live_invariance.http import Client, Exchange
 from batch_invariance.live_invariance.interrupts import check, wait_for
@@ -22,15 +23,16 @@ from batch_invariance.live_invariance.telemetry import read_busy_slots
 CHAT_PATH = "/v1/chat/completions"
 IDLE_POLL_S = 0.1
 
-BodyFor = Callable[[Entry, int], bytes]
+BodyFor = Callable[[Entry], Body]
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One request of a schedule with its lane and what came back."""
+    """One request of a schedule with its lane, the body that was sent, and what came back."""
 
     entry: Entry
     lane: int
+    body: Body
     exchange: Exchange
 
 
@@ -98,18 +100,23 @@ class Dispatcher:
 
     def _release(self, group: Sequence[Entry], body_for: BodyFor) -> Iterator[Answered]:
         """Sends a group at one moment and yields each answer as it comes."""
-        ready = [(e, e.lane or 0, body_for(e, e.lane or 0)) for e in group]
+        ready = [(entry, entry.lane or 0, body_for(entry)) for entry in group]
         barrier = threading.Barrier(len(ready))
-        done: queue.SimpleQueue[Answered] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Answered | Exception] = queue.SimpleQueue()
 
-        def send(entry: Entry, lane: int, body: bytes) -> None:
-            barrier.wait()
-            done.put(self._post(entry, lane, body))
+        def send(entry: Entry, lane: int, body: Body) -> None:
+            try:
+                barrier.wait()
+                done.put(self._post(entry, lane, body))
+            except Exception as error:
+                done.put(error)
 
         for request in ready:
             self._inboxes[request[1]].put(partial(send, *request))
         for _ in ready:
             answer = wait_for(done)
+            if isinstance(answer, Exception):
+                raise answer
             yield answer
             self._settle(answer)
 
@@ -125,7 +132,7 @@ class Dispatcher:
                         entry = waiting.popleft()
                     except IndexError:
                         break
-                    answer = self._post(entry, lane, body_for(entry, lane))
+                    answer = self._post(entry, lane, body_for(entry))
                     done.put(answer)
                     self._settle(answer)
             except Exception as error:
@@ -148,8 +155,9 @@ class Dispatcher:
         if trouble is not None:
             raise trouble
 
-    def _post(self, entry: Entry, lane: int, body: bytes) -> Answered:
-        return Answered(entry, lane, self._client.post(CHAT_PATH, body, self._timeout_s))
+    def _post(self, entry: Entry, lane: int, body: Body) -> Answered:
+        exchange = self._client.post(CHAT_PATH, body.for_slot(lane), self._timeout_s)
+        return Answered(entry, lane, body, exchange)
 
     def _settle(self, answer: Answered) -> None:
         """After a time-out, waits until the slot is idle again."""

@@ -120,7 +120,9 @@ def _room(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
 
 def disk_free(path: Path) -> int:
     """Free bytes for this user on the disk of `path`, or of its nearest existing parent."""
-    existing = next((folder for folder in (path, *path.parents) if folder.exists()), Path("."))
+    existing = next(
+        (folder for folder in (path, *path.parents) if os.path.exists(folder)), Path(".")
+    )
     return shutil.disk_usage(existing).free
 
 

@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from batch_invariance.invariance_diff.model import Failure, FailureKind
 
@@ -89,10 +89,11 @@ class _TooLarge(ValueError):
     """More than MAX_BODY_BYTES."""
 
 
-def _read_bounded(response: IO[bytes], deadline: float) -> bytes:
+def _read_bounded(response: Any, deadline: float) -> bytes:
     chunks: list[bytes] = []
     total = 0
-    while chunk := response.read(CHUNK_BYTES):
+    # One receive at a time, so that a server that drips cannot outlast the deadline.
+    while chunk := response.read1(CHUNK_BYTES):
         total += len(chunk)
         if total > MAX_BODY_BYTES:
             raise _TooLarge(f"the body has more than {MAX_BODY_BYTES} bytes")

@@ -21,8 +21,7 @@ class LaunchSpec:
     """Everything that one launch's command line is made of.
 
     `ctx` is per slot, in tokens. `known_flags`: from `parse_known_flags`; None when the build
-    could not be asked, which leaves nothing out. `log_verbosity`: the build's own scale, None for
-    its default.
+    could not be asked, which leaves nothing out.
     """
 
     server_bin: Path
@@ -34,7 +33,6 @@ class LaunchSpec:
     alias: str
     user_flags: UserFlags = field(default_factory=UserFlags)
     known_flags: frozenset[str] | None = None
-    log_verbosity: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +58,6 @@ def build_argv(spec: LaunchSpec) -> LaunchCommand:
         ("--cache-ram", "0"),
         ("--log-colors", "off"),
     ]
-    if spec.log_verbosity is not None:
-        optional.append(("-lv", str(spec.log_verbosity)))
     if not spec.user_flags.states_kv_unified:
         optional.append(("--no-kv-unified",))
     omitted: list[str] = []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from batch_invariance.errors import BatchInvarianceError
 from batch_invariance.invariance_diff.model import Arm, Completion, FailureKind, Trial
 from batch_invariance.invariance_diff.packed import unpack_ids
@@ -29,7 +27,7 @@ from batch_invariance.invariance_diff.schedule import (
     pinned_pass,
     wave_pass,
 )
-from batch_invariance.live_invariance.dispatch import Answered, Dispatcher, LaneLost
+from batch_invariance.live_invariance.dispatch import Answered, BodyFor, Dispatcher, LaneLost
 from batch_invariance.live_invariance.recording import PassRef, Recorder, StopRun
 from batch_invariance.live_invariance.server import RunningServer
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
@@ -74,9 +72,8 @@ class Passes:
         override: dict[str, object] = {"ignore_eos": True, "max_tokens": WARMUP_TOKENS}
         sampling = self._recorder.header.plan.sampling
 
-        def body_for(entry: Entry, lane: int) -> bytes:
-            item = self._recorder.items[entry.item]
-            return build_body(item, sampling, override).for_slot(lane)
+        def body_for(entry: Entry) -> Body:
+            return build_body(self._recorder.items[entry.item], sampling, override)
 
         ref = PassRef(Arm.WARMUP, self._lifetime, WARMUP_TOKENS)
         self._run(ref, wave_pass(order, lanes), body_for)
@@ -96,8 +93,8 @@ class Passes:
             recorder.observer.stage(f"arm C, pass {plan.pass_index} ({plan.kind.value})")
         self._run(PassRef(plan.arm, plan.pass_index), schedule, self._plain_body)
 
-    def _plain_body(self, entry: Entry, lane: int) -> bytes:
-        return self._recorder.bodies[entry.item].for_slot(lane)
+    def _plain_body(self, entry: Entry) -> Body:
+        return self._recorder.bodies[entry.item]
 
     def _lengths(self) -> list[int]:
         lengths = []
@@ -117,8 +114,8 @@ class Passes:
         first: dict[int, tuple[int, int]] = {}
         for pair in recorder.divergent:
             first.setdefault(pair[0], pair)
-        chosen = list(first.values())
-        chosen += [pair for pair in recorder.divergent if pair not in set(chosen)]
+        leading = set(first.values())
+        chosen = [*first.values(), *(pair for pair in recorder.divergent if pair not in leading)]
         limit = recorder.header.plan.confirm_limit
         if len(chosen) > limit:
             recorder.event("confirm_limited", f"{limit} of {len(chosen)} diverging (item, lane)")
@@ -143,16 +140,12 @@ class Passes:
         sampling = recorder.header.plan.sampling
         banned = build_body(recorder.items[item], sampling, ban_token(token))
 
-        def is_planted(entry: Entry) -> bool:
-            return entry.item == item and entry.occurrence == 0
-
-        def body_for(entry: Entry, lane: int) -> bytes:
-            return (banned if is_planted(entry) else recorder.bodies[entry.item]).for_slot(lane)
+        def body_for(entry: Entry) -> Body:
+            planted = entry.item == item and entry.occurrence == 0
+            return banned if planted else recorder.bodies[entry.item]
 
         recorder.write(ControlPlan(item, token, 0))
-        self._run(
-            PassRef(Arm.P, 0), schedule, body_for, lambda e: banned if is_planted(e) else None
-        )
+        self._run(PassRef(Arm.P, 0), schedule, body_for)
 
     def _planted(self) -> tuple[int, int] | None:
         """(item, first token of its answer), preferring one that the scorer calls a real answer."""
@@ -170,8 +163,7 @@ class Passes:
         self,
         ref: PassRef,
         schedule: PassSchedule,
-        body_for: Callable[[Entry, int], bytes],
-        banned: Callable[[Entry], Body | None] = lambda entry: None,
+        body_for: BodyFor,
     ) -> None:
         recorder, client = self._recorder, self._server.client
         recorder.write(
@@ -180,10 +172,10 @@ class Passes:
         samples: SlotSamples | None = None
         try:
             if schedule.kind is DispatchKind.SERIAL:
-                self._collect(ref, schedule, body_for, banned)
+                self._collect(ref, schedule, body_for)
             else:
                 with SlotSampler(client) as sampler:
-                    self._collect(ref, schedule, body_for, banned)
+                    self._collect(ref, schedule, body_for)
                 samples = sampler.samples()
         except LaneLost as lost:
             recorder.event("lane_lost", str(lost), ref.arm, ref.index)
@@ -197,16 +189,14 @@ class Passes:
         self,
         ref: PassRef,
         schedule: PassSchedule,
-        body_for: Callable[[Entry, int], bytes],
-        banned: Callable[[Entry], Body | None],
+        body_for: BodyFor,
     ) -> None:
         for answer in self._dispatcher.run(schedule, body_for):
             if isinstance(answer, int):
                 counters = read_counters(self._server.client)
                 self._recorder.write(WaveEnd(ref.arm, ref.index, answer, counters))
             else:
-                died = self._died(answer)
-                self._recorder.answered(ref, answer, banned(answer.entry), died)
+                self._recorder.answered(ref, answer, self._died(answer))
 
     def _died(self, answer: Answered) -> bool:
         failure = answer.exchange.failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from batch_invariance.live_invariance.flags import (
 )
 from batch_invariance.live_invariance.host import host_facts
 from batch_invariance.live_invariance.launch import (
+    LaunchSpec,
     engine_environment,
     scrub_environment,
     validate_ctx,
@@ -100,7 +102,9 @@ def find_server(name: str) -> Path:
     """The server executable: a path, or a command on PATH. Raises UsageError when it is neither."""
     found = shutil.which(name)
     if found is None:
-        hint = "it is not executable" if Path(name).exists() else "there is no such file or command"
+        hint = (
+            "it is not executable" if os.path.exists(name) else "there is no such file or command"
+        )
         raise UsageError(f"--server-bin {name}: {hint}; give the path of a llama-server")
     return Path(os.path.abspath(found))
 
@@ -112,6 +116,9 @@ def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
     """
     validate_ctx(choice.ctx)
     check_user_flags(choice.flags.flags)
+    for flag, size in (("-b", choice.flags.batch_size), ("-ub", choice.flags.ubatch_size)):
+        if size < parallel:
+            raise UsageError(f"{flag} {size}: a batch of {parallel} requests cannot form; raise it")
     header, size, footprint = _know_model(choice, parallel)
     digest = ModelDigestCache().digest(choice.model)
     help_text = _ask(choice.server_bin, "--help")
@@ -162,14 +169,20 @@ def _know_model(choice: ServerChoice, parallel: int) -> tuple[GgufHeader, int, F
 def _ask(server_bin: Path, question: str) -> str | None:
     """What the build prints for `--version` (on stderr) or `--help` (on stdout)."""
     try:
-        done = subprocess.run(
+        with subprocess.Popen(
             [server_bin, question],
             env=scrub_environment(os.environ),
             stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ASK_TIMEOUT_S,
-            check=False,
-        )
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as asked:
+            try:
+                out, err = asked.communicate(timeout=ASK_TIMEOUT_S)
+            except BaseException:
+                # A wrapper that ignores the question may have started a server by now.
+                os.killpg(asked.pid, signal.SIGKILL)
+                raise
     except OSError as error:
         raise UsageError(f"--server-bin {server_bin} cannot be run: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
@@ -177,7 +190,7 @@ def _ask(server_bin: Path, question: str) -> str | None:
             f"--server-bin {server_bin} did not answer {question} within {ASK_TIMEOUT_S:g} s; "
             "give the path of a llama-server"
         ) from error
-    text = (done.stdout + done.stderr).decode("utf-8", "replace").strip()
+    text = (out + err).decode("utf-8", "replace").strip()
     return text or None
 
 
@@ -236,12 +249,34 @@ def live_header(
         dispatch_n=settings.parallel,
         kv_type_k=flags.cache_type_k,
         kv_type_v=flags.cache_type_v,
-        kv_unified=flags.kv_unified,
+        kv_unified=_layout(flags, known),
         server_flags=flags.flags,
         environment=engine_environment(os.environ),
     )
     subject = Subject(choice.server_bin.name, known.server_sha256, known.version, known.model)
     return build_header(source, cell, subject, settings, workset, scorer)
+
+
+def _layout(flags: UserFlags, known: ServerKnowledge) -> bool | None:
+    """Unified KV or not; None for a build that has no flag for it."""
+    if flags.states_kv_unified or known.known_flags is None:
+        return flags.kv_unified
+    return False if "--no-kv-unified" in known.known_flags else None
+
+
+def launch_spec(choice: ServerChoice, known: ServerKnowledge, parallel: int) -> LaunchSpec:
+    """The command line's ingredients; port and key file are chosen at the launch."""
+    return LaunchSpec(
+        server_bin=choice.server_bin,
+        model=choice.model,
+        ctx=choice.ctx,
+        parallel=parallel,
+        port=0,
+        api_key_file=Path("KEYFILE"),
+        alias=model_name(choice),
+        user_flags=choice.flags,
+        known_flags=known.known_flags,
+    )
 
 
 def model_name(choice: ServerChoice) -> str:

@@ -80,15 +80,14 @@ class OwnedProcess:
 
     @classmethod
     def spawn(
-        cls, argv: Sequence[str], env: Mapping[str, str], scratch: Path, log_name: str
+        cls, argv: Sequence[str], env: Mapping[str, str], log_path: Path, scratch: Path
     ) -> OwnedProcess:
         """Start `argv` under a guardian, with exactly the environment `env`.
 
-        `scratch` is an existing directory that the guardian removes if the driver vanishes;
-        `log_name` names a new file in it. Raises `ServerError` when the server cannot be started.
+        `log_path` names a new file for the server's output; `scratch` is an existing directory
+        that the guardian removes if the driver vanishes. Raises `ServerError` when the server cannot be started.
         """
         require_posix("Starting a server")
-        log_path = scratch / log_name
         try:
             log_fd = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
         except OSError as error:

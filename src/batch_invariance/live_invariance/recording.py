@@ -17,7 +17,7 @@ from batch_invariance.invariance_diff.model import (
     TrialKey,
 )
 from batch_invariance.invariance_diff.records import Event, Header, Record
-from batch_invariance.invariance_diff.request import Body, build_body, max_tokens_of
+from batch_invariance.invariance_diff.request import build_body, max_tokens_of
 from batch_invariance.invariance_diff.response import parse_response
 from batch_invariance.live_invariance.dispatch import Answered
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter
@@ -114,11 +114,11 @@ class Recorder:
         self.write(event)
         self.observer.event(event)
 
-    def answered(self, ref: PassRef, answer: Answered, banned: Body | None, died: bool) -> None:
+    def answered(self, ref: PassRef, answer: Answered, died: bool) -> None:
         """Parses, scores and records one answer.
 
-        `banned` is the body of the planted change where this was it; `died` puts a broken
-        connection down to the server's death. Raises StopRun as the stop rules say.
+        `died` puts a broken connection down to the server's death. Raises StopRun as the stop
+        rules say.
         """
         entry, exchange = answer.entry, answer.exchange
         item = self.items[entry.item]
@@ -134,19 +134,18 @@ class Recorder:
         if isinstance(result, Completion):
             warm = ref.arm is Arm.WARMUP
             scored = UNSCORED if warm else self._session.score(item, result)
-        body = banned or self.bodies[entry.item]
         self._record(
             Trial(
                 key=TrialKey(ref.arm, ref.index, entry.item, entry.occurrence),
                 item_id=item.id,
                 lane=answer.lane,
                 wave=entry.wave,
-                request_sha256=body.sha256,
+                request_sha256=answer.body.sha256,
                 dispatch_ts=exchange.dispatch_ts,
                 complete_ts=exchange.complete_ts,
                 result=result,
                 scored=scored,
-                perturbed=banned is not None,
+                perturbed=ref.arm is Arm.P and answer.body.sha256 != self.bodies[entry.item].sha256,
             )
         )
 

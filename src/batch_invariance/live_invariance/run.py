@@ -5,14 +5,12 @@ The run records what happened and judges nothing; `certify` reads the file it le
 
 from __future__ import annotations
 
-import signal
 import time
 
 from batch_invariance.errors import ServerError
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.records import (
     COMPLETE,
-    ExitInfo,
     Footer,
     LifetimeEnd,
     LifetimeStart,
@@ -20,6 +18,7 @@ from batch_invariance.invariance_diff.records import (
 from batch_invariance.live_invariance.dispatch import Dispatcher
 from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.passes import Passes, ServerDied
+from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.recording import Recorder, StopRun
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import read_identity
@@ -66,7 +65,7 @@ def _lifetime(recorder: Recorder, launcher: Launcher, index: int, timeout_s: flo
     death: ServerDied | None = None
     try:
         _write_start(recorder, server, index)
-        check_fits(server.facts)
+        check_fits(server.facts, header.subject.model.file)
         if index == 0:
             check_items_fit(server.client, recorder.items, header.plan.sampling, header.cell.ctx)
         with Dispatcher(server.client, parallel, timeout_s, server.dead) as dispatcher:
@@ -78,7 +77,8 @@ def _lifetime(recorder: Recorder, launcher: Launcher, index: int, timeout_s: flo
         identity = None if server.dead.is_set() else read_identity(server.client)
         ended = server.stop()
         if death is not None:
-            death.how, death.log_tail = describe_exit(ended), ended.log_tail
+            death.how = str(ExitStatus(ended.code, ended.signal))
+            death.log_tail = ended.log_tail
             recorder.event("server_died", f"{death}: {death.how}", death.arm)
         recorder.write(LifetimeEnd(index, identity, ended, time.monotonic()))
 
@@ -112,13 +112,3 @@ def _write_start(recorder: Recorder, server: RunningServer, index: int) -> None:
             ts=time.monotonic(),
         )
     )
-
-
-def describe_exit(ended: ExitInfo) -> str:
-    """How a server ended, in words."""
-    if ended.signal is not None:
-        try:
-            return f"killed by {signal.Signals(ended.signal).name}"
-        except ValueError:
-            return f"killed by signal {ended.signal}"
-    return "exit status unknown" if ended.code is None else f"exit code {ended.code}"

@@ -17,7 +17,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from batch_invariance.errors import ServerError
+from batch_invariance.errors import GuardRefused, ServerError
+from batch_invariance.invariance_diff.gates_server import file_name
 from batch_invariance.invariance_diff.records import ExitInfo, Identity
 from batch_invariance.live_invariance.binaries import RunningBinary, running_binary
 from batch_invariance.live_invariance.http import Client
@@ -99,12 +100,14 @@ class OwnedServer:
 @dataclass(frozen=True, slots=True)
 class LaunchSettings:
     """What every launch of a run shares: `spec` (port and slots are filled in for each), ports
-    never to be used, how long to wait for readiness, and a check made before each launch."""
+    never to be used, how long to wait for readiness, a check made before each launch, and a folder of the
+    run's own, removed with the server where the driver vanishes (None: a new one per launch)."""
 
     spec: LaunchSpec
     reserved_ports: frozenset[int]
     ready_timeout_s: float
     before_launch: Callable[[int], None]
+    folder: Path | None = None
 
 
 class LlamaLauncher:
@@ -115,7 +118,11 @@ class LlamaLauncher:
 
     def launch(self, parallel: int) -> OwnedServer:
         """Starts it on a free loopback port with a random key; another port on a collision."""
-        self._settings.before_launch(parallel)
+        try:
+            self._settings.before_launch(parallel)
+        except GuardRefused as error:
+            # The run has begun: its end is no refusal of arguments any more.
+            raise ServerError(f"no launch: {error}") from error
         for attempt in range(1, PORT_TRIES + 1):
             try:
                 return self._try(parallel)
@@ -126,7 +133,7 @@ class LlamaLauncher:
 
     def _try(self, parallel: int) -> OwnedServer:
         settings = self._settings
-        scratch = Path(tempfile.mkdtemp(prefix="batch-invariance-"))
+        scratch = Path(tempfile.mkdtemp(prefix="batch-invariance-", dir=settings.folder))
         process: OwnedProcess | None = None
         try:
             key = secrets.token_hex(16)
@@ -137,7 +144,10 @@ class LlamaLauncher:
             spec = replace(settings.spec, parallel=parallel, port=port, api_key_file=key_file)
             command = build_argv(spec)
             process = OwnedProcess.spawn(
-                command.argv, scrub_environment(os.environ), scratch, "server.log"
+                command.argv,
+                scrub_environment(os.environ),
+                scratch / "server.log",
+                settings.folder or scratch,
             )
             dead = threading.Event()
             process.on_exit(dead.set)
@@ -237,9 +247,13 @@ def _system_info(log: Path) -> str | None:
     return None
 
 
-def check_fits(facts: ServerFacts) -> None:
+def check_fits(facts: ServerFacts, model_file: str) -> None:
     """Raises ServerError where the server says that it is not what was asked for."""
     said = facts.identity
+    if said.model is not None and file_name(said.model) != model_file:
+        raise ServerError(
+            f"the server serves {said.model}, {model_file} was asked; no verdict on another model"
+        )
     if said.total_slots is not None and said.total_slots != facts.parallel:
         raise ServerError(
             f"the server has {said.total_slots} slots, --parallel {facts.parallel} was asked; "

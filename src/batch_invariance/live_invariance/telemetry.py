@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from batch_invariance.invariance_diff.records import Counters, Identity, SlotSamples
+from batch_invariance.invariance_diff.response import MAX_COUNT
 from batch_invariance.invariance_diff.rules import EXACT_COUNTER_LIMIT
 from batch_invariance.invariance_diff.tracker import NO_COUNTERS
 from batch_invariance.live_invariance.http import Client, Exchange
@@ -78,7 +79,7 @@ def _json(exchange: Exchange) -> Any:
 
 
 def _whole(value: object) -> int | None:
-    return value if type(value) is int else None
+    return value if type(value) is int and 0 <= value < MAX_COUNT else None
 
 
 def _text(value: object) -> str | None:
