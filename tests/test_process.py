@@ -209,7 +209,8 @@ def test_a_driver_that_ends_takes_the_server_and_the_scratch_directory(
         from pathlib import Path
         from batch_invariance.live_invariance.process import OwnedProcess
         argv = [sys.executable, "-c", {IGNORES_TERM!r}]
-        process = OwnedProcess.spawn(argv, os.environ, Path({str(scratch)!r}) / "server.log", Path({str(scratch)!r}))
+        scratch = Path({str(scratch)!r})
+        process = OwnedProcess.spawn(argv, os.environ, scratch / "server.log", scratch)
         print(process.pid, flush=True)
         sys.stdin.read()
     """)

@@ -85,7 +85,8 @@ class OwnedProcess:
         """Start `argv` under a guardian, with exactly the environment `env`.
 
         `log_path` names a new file for the server's output; `scratch` is an existing directory
-        that the guardian removes if the driver vanishes. Raises `ServerError` when the server cannot be started.
+        that the guardian removes if the driver vanishes. Raises `ServerError` when the server
+        cannot be started.
         """
         require_posix("Starting a server")
         try:

@@ -100,8 +100,8 @@ class OwnedServer:
 @dataclass(frozen=True, slots=True)
 class LaunchSettings:
     """What every launch of a run shares: `spec` (port and slots are filled in for each), ports
-    never to be used, how long to wait for readiness, a check made before each launch, and a folder of the
-    run's own, removed with the server where the driver vanishes (None: a new one per launch)."""
+    never to be used, how long to wait for readiness, a check made before each launch, and a folder
+    of the run's own, removed where the driver vanishes (None: a new one per launch)."""
 
     spec: LaunchSpec
     reserved_ports: frozenset[int]
