@@ -9,8 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from fake_llama_server import write_fake_server
 
 N_ITEMS = 8
 CTX = 512
-DEADLINE_S = 30.0
 
 Prompts = Sequence[str] | Sequence[Mapping[str, object]]
 
@@ -194,24 +192,3 @@ def start_cli(words: Sequence[str], tmp_dir: Path, stderr: Path) -> subprocess.P
             stdout=sink,
             stderr=sink,
         )
-
-
-def wait_until(condition: Callable[[], object], limit_s: float = DEADLINE_S) -> None:
-    """Wait for a condition; the limit only bounds a failing test."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.01)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return not Path("/proc").is_dir()
-    return stat.rpartition(b")")[2].split()[0] != b"Z"

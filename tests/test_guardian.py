@@ -8,39 +8,19 @@ import select
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from batch_invariance.live_invariance import guardian
+from waiting import runs, wait_until
 
 DEADLINE_S = 20.0
 IGNORES_TERM = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True);"
     "signal.pause()"
 )
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        select.select([], [], [], 0.01)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process exists and is no zombie that waits for somebody to reap it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return not Path("/proc").is_dir()
-    return stat.rpartition(b")")[2].split()[0] != b"Z"
 
 
 class Guard:
@@ -78,7 +58,7 @@ class Guard:
         return pid
 
     def logged(self, text: str) -> None:
-        eventually(lambda: text in self.log.read_text(), f"{text!r} in the log")
+        wait_until(lambda: text in self.log.read_text(), what=f"{text!r} in the log")
 
     def hang_up(self) -> None:
         assert self.process.stdin is not None

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import textwrap
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,32 +18,13 @@ from batch_invariance.live_invariance import procfs, store
 from batch_invariance.live_invariance.process import ExitStatus, OwnedProcess
 from batch_invariance.live_invariance.procfs import owns_listening_socket
 from batch_invariance.live_invariance.text import printable
+from waiting import runs, wait_until
 
 DEADLINE_S = 20.0
 SOURCES = str(Path(__file__).resolve().parent.parent / "src")
 PAUSE = "print('up', flush=True); import signal; signal.pause()"
 IGNORES_TERM = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {PAUSE}"
 linux_only = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        select.select([], [], [], 0.01)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process exists and is no zombie that waits for somebody to reap it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError:
-        return not Path("/proc").is_dir()
-    return stat.rpartition(b")")[2].split()[0] != b"Z"
 
 
 def spawn(scratch: Path, script: str, log_name: str = "server.log") -> OwnedProcess:
@@ -56,7 +34,7 @@ def spawn(scratch: Path, script: str, log_name: str = "server.log") -> OwnedProc
 
 
 def logged(process: OwnedProcess, text: str) -> None:
-    eventually(lambda: text in process.log_tail(), f"{text!r} in the log")
+    wait_until(lambda: text in process.log_tail(), what=f"{text!r} in the log")
 
 
 def test_a_server_lives_until_stopped_and_its_log_is_private(tmp_path: Path) -> None:
@@ -172,7 +150,7 @@ def test_a_lost_guardian_is_noticed_and_its_server_killed(tmp_path: Path) -> Non
         assert process.guardian_lost
         assert not process.alive
         assert process.exit_status == ExitStatus(None, None)
-        eventually(lambda: not runs(process.pid), "the server is gone")
+        wait_until(lambda: not runs(process.pid), what="the server is gone")
 
 
 @linux_only
@@ -184,8 +162,8 @@ def test_stop_returns_even_when_the_guardian_hangs(
     logged(process, "up")
     os.kill(guardian_of(process), signal.SIGSTOP)
     process.stop(0.05)
-    eventually(lambda: process.guardian_lost, "the guardian is given up")
-    eventually(lambda: not runs(process.pid), "the server is gone")
+    wait_until(lambda: process.guardian_lost, what="the guardian is given up")
+    wait_until(lambda: not runs(process.pid), what="the server is gone")
 
 
 @linux_only
@@ -228,8 +206,8 @@ def test_a_driver_that_ends_takes_the_server_and_the_scratch_directory(
         driver.kill()
     driver.communicate()
     assert driver.returncode == (-signal.SIGKILL if killed else 0)
-    eventually(lambda: not runs(server), "the server is gone")
-    eventually(lambda: not scratch.exists(), "the scratch directory is gone")
+    wait_until(lambda: not runs(server), what="the server is gone")
+    wait_until(lambda: not scratch.exists(), what="the scratch directory is gone")
     assert neighbour.poll() is None
     neighbour.communicate(b"\n")
 

@@ -13,7 +13,8 @@ import pytest
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.records import Footer, LifetimeEnd
 from fake_llama_server import write_fake_server
-from reports_fixtures import Cell, Outcome, make_cell, prompts, runs, start_cli, wait_until
+from reports_fixtures import Cell, Outcome, make_cell, prompts, start_cli
+from waiting import runs, wait_until
 
 
 @pytest.mark.parametrize(("status", "how"), [(-11, "killed by SIGSEGV"), (9, "exit code 9")])
