@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from batch_invariance.invariance_diff.model import Arm
+from batch_invariance.invariance_diff.model import Arm, Completion
 from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.records import (
     ControlPlan,
@@ -61,6 +61,16 @@ class Isolation:
     speculated: int = 0
     prompt_count_unknown: int = 0
     foreign_bodies: int = 0
+
+    def note(self, result: Completion) -> None:
+        """Counts one answer in."""
+        self.n_checked += 1
+        self.cache_unknown += result.cache_n is None
+        self.cache_used += bool(result.cache_n)
+        self.truncation_unknown += result.truncated is None
+        self.truncated += bool(result.truncated)
+        self.speculated += bool(result.draft_n)
+        self.prompt_count_unknown += result.prompt_tokens is None
 
 
 @dataclass(slots=True)

@@ -16,7 +16,6 @@ from batch_invariance.invariance_diff.diff import TrialDiff
 from batch_invariance.invariance_diff.facts import (
     PLANNED_ARMS,
     Facts,
-    Isolation,
     ItemFacts,
     Lifetime,
     LostTrial,
@@ -24,7 +23,7 @@ from batch_invariance.invariance_diff.facts import (
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial
 from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.pairs import content_sha
-from batch_invariance.invariance_diff.plan import length_schedule
+from batch_invariance.invariance_diff.plan import planned_digest
 from batch_invariance.invariance_diff.records import (
     COMPLETE,
     ControlPlan,
@@ -34,14 +33,13 @@ from batch_invariance.invariance_diff.records import (
     LifetimeEnd,
     LifetimeStart,
     PassEnd,
-    PassPlan,
     PassStart,
     Record,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.request import ban_token, build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
-from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, check_schedule
+from batch_invariance.invariance_diff.schedule import DispatchKind, check_schedule
 from batch_invariance.invariance_diff.tracker import Member, PassTracker
 from batch_invariance.invariance_diff.workset import items_sha256
 
@@ -120,18 +118,14 @@ class Fold:
             plan = self._plans.get((record.arm, record.pass_index))
             if plan is None:
                 self._facts.plan_faults.append(f"{name} was not planned")
-            elif record.schedule.digest != self._planned_digest(plan, record):
+            elif record.schedule.digest != planned_digest(
+                plan, self._facts.header, self._lengths()
+            ):
                 self._facts.plan_faults.append(f"{name} ran another schedule than planned")
         self._open = PassTracker(record, self._facts.header.cell.kv_unified)
 
-    def _planned_digest(self, plan: PassPlan, record: PassStart) -> str | None:
-        """The digest the pass must have; for an order by length it follows from arm A."""
-        if plan.ordering is not Ordering.BY_LENGTH:
-            return plan.digest
-        lengths = [_tokens(self._compared.of_a(i)) for i in range(len(self._items))]
-        header = self._facts.header
-        seed = header.plan.schedule_seed
-        return length_schedule(lengths, header.cell.dispatch_n, seed, plan.pass_index).digest
+    def _lengths(self) -> list[int]:
+        return [_tokens(self._compared.of_a(i)) for i in self._all_items]
 
     def _trial(self, trial: Trial) -> None:
         facts, key = self._facts, trial.key
@@ -157,7 +151,7 @@ class Fold:
                 )
             )
         else:
-            _note_isolation(facts.isolation, result)
+            facts.isolation.note(result)
             self._note_mode(trial)
         self._route(trial)
 
@@ -281,16 +275,6 @@ class Fold:
             facts.score_a.append(trial.scored.score if trial and trial.scored else None)
         facts.confirm_wanted = min(len(self._divergent_lanes), facts.header.plan.confirm_limit)
         return facts
-
-
-def _note_isolation(counts: Isolation, result: Completion) -> None:
-    counts.n_checked += 1
-    counts.cache_unknown += result.cache_n is None
-    counts.cache_used += bool(result.cache_n)
-    counts.truncation_unknown += result.truncated is None
-    counts.truncated += bool(result.truncated)
-    counts.speculated += bool(result.draft_n)
-    counts.prompt_count_unknown += result.prompt_tokens is None
 
 
 def _name(start: PassStart) -> str:

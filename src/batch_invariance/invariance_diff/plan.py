@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.model import Arm, Item
-from batch_invariance.invariance_diff.records import PassPlan
+from batch_invariance.invariance_diff.records import Header, PassPlan
 from batch_invariance.invariance_diff.request import Sampling, build_body, max_tokens_of
 from batch_invariance.invariance_diff.schedule import (
     Ordering,
@@ -38,6 +38,14 @@ def length_schedule(lengths: Sequence[int], n: int, seed: int, pass_index: int) 
     """A concurrent pass along arm A's answer lengths, ties in the seeded order."""
     order = order_by_length(lengths, pass_order(len(lengths), seed, pass_index))
     return concurrent_pass(order, n, concurrent_kind(pass_index))
+
+
+def planned_digest(plan: PassPlan, header: Header, lengths: Sequence[int]) -> str | None:
+    """The digest a pass's schedule must have, given arm A's answer lengths."""
+    if plan.ordering is not Ordering.BY_LENGTH:
+        return plan.digest
+    n, seed = header.cell.dispatch_n, header.plan.schedule_seed
+    return length_schedule(lengths, n, seed, plan.pass_index).digest
 
 
 def plan_passes(n_items: int, n: int, passes: int, seed: int) -> tuple[PassPlan, ...]:
