@@ -11,7 +11,9 @@ pair alternates, because the machine's speed drifts. Printed: seconds of both, a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
+import io
 import os
 import platform
 import statistics
@@ -48,14 +50,16 @@ Step = tuple[PassStart, Callable[[int, int], Body]]
 def run_live(args: argparse.Namespace, out_dir: Path) -> float:
     """Seconds of one `run-live` of the reference cell."""
     start = time.monotonic()
-    batch_invariance(
-        [
-            "run-live",
-            *("--server-bin", args.server_bin, "--model", args.model, "--workset", str(WORKSET)),
-            *("--ctx", "2048", "--parallel", "4", "--max-tokens", "32", "--passes", "8"),
-            *("--out-dir", str(out_dir), "--quiet", "--json"),
-        ]
-    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        batch_invariance(
+            [
+                "run-live",
+                *("--server-bin", args.server_bin, "--model", args.model),
+                *("--workset", str(WORKSET), "--ctx", "2048", "--parallel", "4"),
+                *("--max-tokens", "32", "--passes", "8"),
+                *("--out-dir", str(out_dir), "--quiet", "--json"),
+            ]
+        )
     return time.monotonic() - start
 
 
