@@ -7,7 +7,7 @@ from typing import TextIO
 
 from batch_invariance.cli.style import Style
 from batch_invariance.invariance_diff.facts import SERIAL_ARMS
-from batch_invariance.invariance_diff.model import Failure, Trial
+from batch_invariance.invariance_diff.model import Arm, Failure, Trial
 from batch_invariance.invariance_diff.plan import request_count
 from batch_invariance.invariance_diff.records import Event, Header
 from batch_invariance.live_invariance.text import printable
@@ -53,6 +53,8 @@ class Progress:
             pace[1] += 1
         self._last = now
         self._done += 1
+        # How many trials there are to confirm is known only once C has run.
+        self._total += trial.key.arm is Arm.CONFIRM
         self._left[serial] = max(0, self._left[serial] - 1)
         self._divergent += divergent
         if self._verbosity >= 2:
