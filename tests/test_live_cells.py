@@ -117,7 +117,7 @@ def test_short_prompts_of_a_real_model_are_green_and_promotable(
 def test_mixed_prompts_of_a_real_model_are_red_by_co_batching(
     live_server: Path, live_model: Path, tmp_path: Path
 ) -> None:
-    cell = model_cell(live_server, live_model, tmp_path, mixed(tmp_path), *QUICK)
+    cell = model_cell(live_server, live_model, tmp_path / "out", mixed(tmp_path), *QUICK)
     assert (cell.code, cell.cert["verdict"]) == (3, "RED")
     assert cell.cert["divergence_class"] == "co_batching"
     assert cell.outcome("reference") == "PASS"
@@ -128,7 +128,13 @@ def test_unified_kv_is_red_by_slot_allocation(
     live_server: Path, live_model: Path, tmp_path: Path
 ) -> None:
     cell = model_cell(
-        live_server, live_model, tmp_path, mixed(tmp_path), *QUICK, "--", "--kv-unified"
+        live_server,
+        live_model,
+        tmp_path / "out",
+        mixed(tmp_path),
+        *QUICK,
+        "--",
+        "--kv-unified",
     )
     assert cell.cert["verdict"] == "RED"
     assert cell.cert["divergence_class"] == "slot_allocation(+co_batching)"
