@@ -51,7 +51,6 @@ class PassFacts:
     client_depth: int
     decode_peak: int | None
     slot_peak: int | None
-    slots_unavailable: str | None
     companions: str | None
     lanes: tuple[int, ...]
     seconds: float
@@ -201,7 +200,6 @@ class PassTracker:
             client_depth=depth,
             decode_peak=peak,
             slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
-            slots_unavailable=slots.unavailable if slots is not None else None,
             companions=self._companions_digest(depth),
             lanes=tuple(sorted(self._lanes)),
             seconds=max((span[1] for span in spans), default=0.0)
