@@ -61,7 +61,7 @@ def driver_evidence(tmp_path_factory: pytest.TempPathFactory) -> DriverEvidence:
     settings = RunSettings(4, 4, Sampling(0, 24, 3), core_fixtures.SEED)
     header = build_header(
         Source.LIVE,
-        Cell("toy", 512, 4, "f16", "f16", False, (), {}),
+        Cell("toy", 512, 4, "f16", "f16", False, 512, (), {}),
         core_fixtures.SUBJECT,
         settings,
         workset,

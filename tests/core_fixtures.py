@@ -67,6 +67,7 @@ from batch_invariance.invariance_diff.workset import items_sha256
 
 EVIDENCE_NAME = "toy__ctx512__N4.evidence.jsonl"
 SEED = 7
+NO_LOG = "no log was read"
 
 Records = tuple[Record, ...]
 Change = Callable[[Records], Records]
@@ -304,7 +305,7 @@ def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None =
             assert isinstance(model.result, Completion)
             tokens += model.result.completion_tokens or 0
             out.append(trial if change is None else change(trial))
-        out.append(PassEnd(Arm.CONFIRM, 0, end.counters, None))
+        out.append(PassEnd(Arm.CONFIRM, 0, end.counters, None, NO_LOG))
         joined = recount(records[:place] + tuple(out) + records[place:])
         return count_tokens(shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined))
 
@@ -431,7 +432,7 @@ class Ideal:
             rules_version=rules.RULES_VERSION,
             source=Source.LIVE,
             ts_utc="2026-01-02T03:04:05Z",
-            cell=Cell("toy", 512, self.n, "f16", "f16", False, (), {}),
+            cell=Cell("toy", 512, self.n, "f16", "f16", False, 512, (), {}),
             plan=plan,
             subject=SUBJECT,
             observer=Observer("tool", "3.11", "Linux", "x86_64", None, 2),
@@ -477,7 +478,7 @@ class Ideal:
         else:
             self._grouped(out, arm, index, schedule)
         slots = self.slots if arm is Arm.C else None
-        out.append(PassEnd(arm, index, self._counters(), slots))
+        out.append(PassEnd(arm, index, self._counters(), slots, NO_LOG))
 
     def _grouped(self, out: list[Record], arm: Arm, index: int, schedule: PassSchedule) -> None:
         groups: dict[int, list[Entry]] = {}
@@ -513,7 +514,7 @@ class Ideal:
             out.append(replace(trial, result=a_completion(range(8))))
         self._decodes += 8
         out.append(WaveEnd(Arm.WARMUP, lifetime, 0, self._counters()))
-        out.append(PassEnd(Arm.WARMUP, lifetime, self._counters(), None))
+        out.append(PassEnd(Arm.WARMUP, lifetime, self._counters(), None, NO_LOG))
         self._clock += 0.008
 
     def _control(self, out: list[Record]) -> None:

@@ -29,6 +29,7 @@ from batch_invariance.invariance_diff.packed import (
     unpack_ids,
 )
 from batch_invariance.invariance_diff.pairs import diff_arms
+from batch_invariance.invariance_diff.stats import bin_of
 from core_fixtures import a_completion, a_scored, a_trial, lost
 
 IDS = [11, 12, 13, 14, 15, 16]
@@ -253,18 +254,20 @@ def test_one_bit_is_drift(place: int) -> None:
     size = abs(moved[place] - BASE[place])
     assert size > 0
     for x, y in ((BASE, moved), (moved, BASE)):
-        assert _drift(_logprobs(x), _logprobs(y)) == Drift(6, 1, place, size)
+        assert _drift(_logprobs(x), _logprobs(y)) == Drift(6, 1, place, size, (bin_of(size),))
 
 
 def test_drift_counts_positions_and_keeps_the_largest() -> None:
     moved = [-0.5, -0.5, -1.5, -1.75, -2.5, -0.25]
-    assert _drift(_logprobs(BASE), _logprobs(moved)) == Drift(6, 3, 1, 1.0)
+    assert _drift(_logprobs(BASE), _logprobs(moved)) == Drift(
+        6, 3, 1, 1.0, (bin_of(0.25), bin_of(1.0), bin_of(0.125))
+    )
 
 
 def test_drift_is_measured_on_the_common_prefix_alone() -> None:
     moved = [-0.5, -0.5, -9.5, -9.5, -9.5, -9.5]
     other = [11, 12, 9, 14, 15, 16]
-    assert _drift(_logprobs(BASE), _logprobs(moved, other)) == Drift(2, 1, 1, 0.25)
+    assert _drift(_logprobs(BASE), _logprobs(moved, other)) == Drift(2, 1, 1, 0.25, (bin_of(0.25),))
     assert _drift(_logprobs(BASE), _logprobs(moved, [9, *IDS[1:]])) is None
 
 
@@ -282,10 +285,10 @@ def test_drift_of_the_alternatives() -> None:
     moved = [[(1, -0.5), (7, -1.0)], [(2, -0.25), (8, -2.5)]]
     swapped = [[(1, -0.5), (7, -1.0)], [(8, -2.5), (2, -0.25)]]
     stranger = [[(1, -0.5), (7, -1.0)], [(2, -0.25), (9, -9.0)]]
-    assert _drift(topped(base), topped(moved)) == Drift(2, 1, 1, 0.5)
-    assert _drift(topped(base), topped(swapped)) == Drift(2, 1, 1, 0.5)
+    assert _drift(topped(base), topped(moved)) == Drift(2, 1, 1, 0.5, (bin_of(0.5),))
+    assert _drift(topped(base), topped(swapped)) == Drift(2, 1, 1, 0.5, (bin_of(0.5),))
     # An alternative that one side does not list has moved, by an unknown amount.
-    assert _drift(topped(base), topped(stranger)) == Drift(2, 1, 1, 0.0)
+    assert _drift(topped(base), topped(stranger)) == Drift(2, 1, 1, 0.0, (bin_of(0.0),))
 
 
 @pytest.mark.parametrize(

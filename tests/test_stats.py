@@ -1,4 +1,4 @@
-"""Bounds after zero events, and the median."""
+"""Bounds after zero events, the median, and the histogram."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import math
 
 import pytest
 
-from batch_invariance.invariance_diff.stats import exact_zero_bound, median, rule_of_three
+from batch_invariance.invariance_diff.stats import (
+    LogHistogram,
+    bin_of,
+    exact_zero_bound,
+    median,
+    rule_of_three,
+    upper_edge,
+)
 
 
 def test_rule_of_three() -> None:
@@ -44,3 +51,25 @@ def test_median() -> None:
     assert median([3.0]) == 3.0
     assert median([9, 1, 5]) == 5
     assert median([4, 1, 3, 2]) == 2.5
+
+
+def test_histogram_edges_are_a_quarter_octave_apart() -> None:
+    for value in (1.0, 1.2, 0.3, 7e-8, 123.456, 1e-45, 3.4e38):
+        edge = upper_edge(bin_of(value))
+        assert value < edge <= 1.25 * value
+    assert upper_edge(bin_of(0.0)) == 0.0
+    assert upper_edge(bin_of(-1.0)) == 0.0
+
+
+def test_histogram_quantiles_are_upper_edges() -> None:
+    histogram = LogHistogram()
+    assert histogram.quantile(0.5) is None
+    assert histogram.quantiles(("0.5",)) == {}
+    histogram.add_all([0.1] * 9 + [3.0])
+    histogram.add_bin(bin_of(0.0))
+    assert histogram.n == 11
+    assert histogram.smallest == 0.1
+    assert histogram.quantile(0.5) == upper_edge(bin_of(0.1))
+    assert histogram.quantile(1.0) == upper_edge(bin_of(3.0)) == 3.5
+    assert histogram.quantile(0.01) == 0.0
+    assert list(histogram.by_edge().values()) == [1, 9, 1]

@@ -215,7 +215,7 @@ class SyntheticRun:
         else:
             yield from self._in_turn(arm, index, schedule)
         samples = None if schedule.kind is DispatchKind.SERIAL else SlotSamples(9, schedule.lanes)
-        yield PassEnd(arm, index, self._counters(), samples)
+        yield PassEnd(arm, index, self._counters(), samples, "no log was read")
 
     def _in_turn(self, arm: Arm, index: int, schedule: PassSchedule) -> Iterator[Record]:
         entries = schedule.entries()
@@ -298,7 +298,7 @@ class SyntheticRun:
             rules_version=RULES_VERSION,
             source=Source.MOCK,
             ts_utc="2026-01-01T00:00:00Z",
-            cell=Cell("synthetic", CTX, N, "f16", "f16", False, (), {}),
+            cell=Cell("synthetic", CTX, N, "f16", "f16", False, 512, (), {}),
             plan=Plan(SAMPLING, self._passes, 3, CONFIRM_LIMIT, None),
             subject=Subject(
                 "synthetic", zeros, "b1", ModelFacts("synthetic.gguf", 1, zeros, "computed")

@@ -84,7 +84,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     behaviour = MockBehaviour(kind, divergence_fraction=args.divergence_fraction)
     workset = load_workset(args.workset) if args.workset else builtin_workset()
     scorer = load_scorer(args)
-    cell = Cell(MODEL, args.ctx, args.parallel, "f16", "f16", False, (), {})
+    cell = Cell(MODEL, args.ctx, args.parallel, "f16", "f16", False, 512, (), {})
     model = ModelFacts(MODEL_FILE, 0, sha256_hex(b"mock"), "computed", expert_count=0)
     subject = Subject(MODEL, None, "in-process mock", model)
     header = build_header(Source.MOCK, cell, subject, settings, workset, scorer)

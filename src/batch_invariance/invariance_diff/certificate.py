@@ -13,6 +13,7 @@ from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.facts import Facts, Lifetime, LostTrial
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
+from batch_invariance.invariance_diff.impact import Closeness, ScoreImpact, closeness_of, impact_of
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import (
     Arm,
@@ -32,6 +33,7 @@ from batch_invariance.invariance_diff.records import (
     Observer,
     Subject,
 )
+from batch_invariance.invariance_diff.schedule_space import ScheduleSpace
 from batch_invariance.invariance_diff.sections import (
     Claims,
     Controls,
@@ -159,6 +161,9 @@ class Certificate:
     claims: Claims
     horizon: Horizon
     throughput: Throughput
+    score_impact: ScoreImpact
+    closeness: Closeness
+    schedule_space: ScheduleSpace
     controls: Controls
     lost_trials: tuple[LostTrial, ...]
     untested_ids: tuple[str, ...]
@@ -255,6 +260,9 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         claims=claims_of(examined, results, decision.verdict),
         horizon=horizon_of(examined),
         throughput=throughput_of(facts),
+        score_impact=impact_of(facts),
+        closeness=closeness_of(facts),
+        schedule_space=facts.space.report(cell.dispatch_n, cell.n_ubatch),
         controls=controls_of(facts),
         lost_trials=tuple(facts.lost),
         untested_ids=tuple(facts.untested),

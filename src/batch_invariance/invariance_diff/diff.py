@@ -14,6 +14,7 @@ from operator import attrgetter
 from batch_invariance.invariance_diff.model import Completion, Trial
 from batch_invariance.invariance_diff.packed import unpack_floats, unpack_ids
 from batch_invariance.invariance_diff.rules import INVARIANT_FIELDS
+from batch_invariance.invariance_diff.stats import bin_of
 
 TOKEN_FIELDS = (
     "token_ids",
@@ -40,12 +41,14 @@ class FirstDivergence:
 @dataclass(frozen=True, slots=True)
 class Drift:
     """Logprobs on the common prefix: positions compared, positions that moved, the first of them,
-    and the largest absolute move in nats over the chosen token and the alternatives."""
+    and the largest absolute move in nats over the chosen token and the alternatives. `bins` holds
+    the `stats.bin_of` the move at each position that moved."""
 
     n_positions: int
     n_moved: int
     first_index: int | None
     max_abs: float
+    bins: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,22 @@ def margin_at(completion: Completion, index: int) -> float | None:
     return best - second if math.isfinite(best - second) else None
 
 
+def margins(completion: Completion, n: int) -> list[float]:
+    """`margin_at` for each of the first `n` positions; empty where alternatives are missing."""
+    if completion.top_logprobs is None or completion.token_ids is None:
+        return []
+    count = _packed_count(completion.token_ids)
+    tops = unpack_floats(completion.top_logprobs)
+    width = len(tops) // count if count else 0
+    if width < 2 or not _all_finite(tops):
+        return []
+    found = []
+    for start in range(0, min(n, count) * width, width):
+        best, second = sorted(tops[start : start + width], reverse=True)[:2]
+        found.append(best - second)
+    return found
+
+
 def degenerate(logprobs: str | None) -> bool:
     """Whether logprobs are no evidence: missing, not finite, or all one value over two or more."""
     if logprobs is None:
@@ -192,13 +211,14 @@ def _drift(a: Completion, b: Completion, common: int) -> Drift | None:
     rows_a, rows_b = _rows(a, common), _rows(b, common)
     if rows_a is None or rows_b is None:
         return None
-    moved, first, largest = 0, None, 0.0
+    first, largest, bins = None, 0.0, []
     for index, (u, v) in enumerate(zip(rows_a, rows_b, strict=True)):
         if u != v:
-            moved += 1
             first = index if first is None else first
-            largest = max(largest, _largest_move(u, v))
-    return Drift(common, moved, first, largest)
+            move = _largest_move(u, v)
+            largest = max(largest, move)
+            bins.append(bin_of(move))
+    return Drift(common, len(bins), first, largest, tuple(bins))
 
 
 _Row = tuple[float, tuple[int, ...], tuple[float, ...]]

@@ -25,6 +25,7 @@ from batch_invariance.invariance_diff.model import (
 )
 from batch_invariance.invariance_diff.records import (
     ControlPlan,
+    DecodeRuns,
     Event,
     Footer,
     Header,
@@ -48,6 +49,7 @@ _KINDS: dict[str, type[Any]] = {
     "lifetime_end": LifetimeEnd,
     "pass_start": PassStart,
     "wave_end": WaveEnd,
+    "decode_runs": DecodeRuns,
     "pass_end": PassEnd,
     "control_plan": ControlPlan,
     "event": Event,

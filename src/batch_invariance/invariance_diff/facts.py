@@ -14,6 +14,8 @@ from batch_invariance.invariance_diff.records import (
     LifetimeEnd,
     LifetimeStart,
 )
+from batch_invariance.invariance_diff.schedule_space import SpaceTally
+from batch_invariance.invariance_diff.stats import LogHistogram
 from batch_invariance.invariance_diff.tracker import PassFacts
 
 SERIAL_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.CONFIRM)
@@ -36,17 +38,25 @@ class LostTrial:
 class ItemFacts:
     """One item over arm C: trials compared and diverging, and what was proved of sharing.
 
-    `shared`/`own`: the trial with the most proved shared passes and its own. `n_co_batched`
-    counts scored trials with enough of them; `horizon` is the longest run of token positions
-    compared in such a trial.
+    `shared`/`own`: the trial with the most proved shared passes and its own, by `witness`.
+    `n_co_batched` counts scored trials with enough of them; `horizon` is the longest run of token
+    positions compared in such a trial, `n_positions` in any. `n_scored` counts trials with a score
+    beside a score of A, `score_sum` adds those up; changed, better and worse are against A's.
     """
 
     n_compared: int = 0
     n_divergent: int = 0
     shared: int = 0
     own: int = 0
+    witness: str | None = None
     n_co_batched: int = 0
     horizon: int = 0
+    n_positions: int = 0
+    n_scored: int = 0
+    score_sum: float = 0.0
+    n_score_changed: int = 0
+    n_better: int = 0
+    n_worse: int = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +107,8 @@ class Facts:
     """All that the gates look at."""
 
     header: Header
+    space: SpaceTally
+    margins: LogHistogram = field(default_factory=LogHistogram)
     lifetimes: list[Lifetime] = field(default_factory=list)
     passes: list[PassFacts] = field(default_factory=list)
     pairs: dict[str, PairReport] = field(default_factory=dict)

@@ -112,6 +112,8 @@ def _decodes_add_up(facts: Facts) -> tuple[list[str], list[str]]:
                     f"{name}: the server read {p.prompt_counted} prompt tokens, "
                     f"its requests have {p.prompt_tokens}"
                 )
+        if p.arm in SERIAL_ARMS and p.log_crowded:
+            faults.append(f"{name} shared {p.log_crowded} forward passes by the server's log")
         extra = p.decodes - p.tokens
         if p.arm is Arm.A:
             extra_a, n_a = extra, max(1, p.n_planned)

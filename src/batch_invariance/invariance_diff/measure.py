@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable
 
 from batch_invariance.errors import EvidenceError, ScheduleError
+from batch_invariance.invariance_diff.arm_c import ArmC, answered_tokens
 from batch_invariance.invariance_diff.codec import shown
 from batch_invariance.invariance_diff.comparisons import Comparisons
-from batch_invariance.invariance_diff.diff import TrialDiff
+from batch_invariance.invariance_diff.diff import margins
 from batch_invariance.invariance_diff.facts import (
     PLANNED_ARMS,
     Facts,
@@ -21,12 +22,12 @@ from batch_invariance.invariance_diff.facts import (
     LostTrial,
 )
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial
-from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.pairs import content_sha
 from batch_invariance.invariance_diff.plan import planned_digest
 from batch_invariance.invariance_diff.records import (
     COMPLETE,
     ControlPlan,
+    DecodeRuns,
     Event,
     Footer,
     Header,
@@ -40,7 +41,9 @@ from batch_invariance.invariance_diff.records import (
 from batch_invariance.invariance_diff.request import ban_token, build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
 from batch_invariance.invariance_diff.schedule import DispatchKind, check_schedule
-from batch_invariance.invariance_diff.tracker import Member, PassTracker
+from batch_invariance.invariance_diff.schedule_space import SpaceTally
+from batch_invariance.invariance_diff.tracker import PassTracker
+from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.invariance_diff.workset import items_sha256
 
 
@@ -50,15 +53,16 @@ class Fold:
     def __init__(self, header: Header) -> None:
         items = header.workset.items
         self._items = items
-        self._facts = Facts(header, items=[ItemFacts() for _ in items])
+        self._facts = Facts(header, SpaceTally(len(items)), items=[ItemFacts() for _ in items])
         self._bodies = [build_body(item, header.plan.sampling).sha256 for item in items]
         self._compared = Comparisons(items)
         self._open: PassTracker | None = None
-        self._diffs: dict[tuple[int, int], TrialDiff] = {}
-        self._late_first: list[tuple[str, Trial]] = []
+        self._arm_c = ArmC(self._facts, self._compared)
+        cell = header.cell
+        # A build without the flag for it is taken to split, which shares less.
+        self._layout = Layout(cell.kv_unified is True, cell.n_ubatch)
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
-        self._divergent_lanes: dict[tuple[int, int], None] = {}
         self._confirmed: set[tuple[int, int]] = set()
         self._all_items = range(len(items))
 
@@ -72,8 +76,9 @@ class Fold:
         elif isinstance(record, PassStart):
             self._pass_start(record)
         elif isinstance(record, WaveEnd):
-            for member in self._tracker(record.arm, record.pass_index).end_wave(record):
-                self._member(member)
+            self._tracker(record.arm, record.pass_index).end_wave(record)
+        elif isinstance(record, DecodeRuns):
+            self._tracker(record.arm, record.pass_index).add_runs(record)
         elif isinstance(record, PassEnd):
             self._tracker(record.arm, record.pass_index)
             self._close(record)
@@ -122,10 +127,10 @@ class Fold:
                 plan, self._facts.header, self._lengths()
             ):
                 self._facts.plan_faults.append(f"{name} ran another schedule than planned")
-        self._open = PassTracker(record, self._facts.header.cell.kv_unified)
+        self._open = PassTracker(record, self._layout)
 
     def _lengths(self) -> list[int]:
-        return [_tokens(self._compared.of_a(i)) for i in self._all_items]
+        return [answered_tokens(self._compared.of_a(i)) for i in self._all_items]
 
     def _trial(self, trial: Trial) -> None:
         facts, key = self._facts, trial.key
@@ -172,45 +177,15 @@ class Fold:
         elif arm is Arm.B:
             self._compared.add_repeat("AB", trial)
         elif arm is Arm.C:
-            self._arm_c(trial)
+            self._arm_c.add(trial)
         elif arm is Arm.CONFIRM:
             self._confirm(trial)
         elif arm is Arm.P:
             self._control(trial)
 
-    def _arm_c(self, trial: Trial) -> None:
-        facts, key = self._facts, trial.key
-        item = facts.items[key.item]
-        diff, first_in = self._compared.add_c(trial)
-        self._late_first += [(pair, trial) for pair in first_in]
-        if diff is None:
-            return
-        item.n_compared += 1
-        self._diffs[(key.item, key.occurrence)] = diff
-        if diff.score_divergent or diff.token_divergent:
-            item.n_divergent += 1
-            facts.n_c_divergent += 1
-            self._divergent_lanes.setdefault((key.item, trial.lane))
-            score_ids, token_ids = facts.per_pass.setdefault(key.pass_index, ([], []))
-            (score_ids if diff.score_divergent else token_ids).append(trial.item_id)
-
-    def _member(self, member: Member) -> None:
-        trial = member.trial
-        if trial.key.arm is not Arm.C or member.shared is None:
-            return
-        diff = self._diffs.get((trial.key.item, trial.key.occurrence))
-        item = self._facts.items[trial.key.item]
-        if member.shared > item.shared:
-            item.shared, item.own = member.shared, member.own
-        if diff is None or not is_co_batched(member.own, member.shared):
-            return
-        item.n_co_batched += 1
-        item.horizon = max(item.horizon, diff.n_tokens + (diff.first is not None))
-        self._facts.n_co_batched_divergent += diff.score_divergent
-
     def _confirm(self, trial: Trial) -> None:
         diff, pair = self._compared.against_a(trial), (trial.key.item, trial.lane)
-        if diff is None or pair not in self._divergent_lanes:
+        if diff is None or pair not in self._arm_c.divergent_lanes:
             return
         self._confirmed.add(pair)
         self._facts.confirm_done = len(self._confirmed)
@@ -239,14 +214,9 @@ class Fold:
     def _close(self, end: PassEnd | None) -> None:
         tracker = self._open
         assert tracker is not None
-        companions = tracker.companions({trial.key.item for _, trial in self._late_first})
-        for pair, trial in self._late_first:
-            met = sorted(companions.get((trial.key.item, trial.key.occurrence), ()))
-            names = tuple(self._items[i].id for i in met)
-            self._compared.set_companions(pair, trial.key.item, names)
-        self._late_first.clear()
-        self._diffs.clear()
         self._facts.passes.append(tracker.finish(end))
+        if tracker.start.arm is Arm.C:
+            self._arm_c.close(tracker)
         self._open = None
 
     def finish(self) -> Facts:
@@ -273,17 +243,20 @@ class Fold:
             answered = trial is not None and isinstance(trial.result, Completion)
             facts.content_a.append(content_sha(trial) if trial and answered else None)
             facts.score_a.append(trial.scored.score if trial and trial.scored else None)
-        facts.confirm_wanted = min(len(self._divergent_lanes), facts.header.plan.confirm_limit)
+            self._note_margins(item, trial)
+        facts.confirm_wanted = min(
+            len(self._arm_c.divergent_lanes), facts.header.plan.confirm_limit
+        )
         return facts
+
+    def _note_margins(self, item: int, trial: Trial | None) -> None:
+        result, n = trial.result if trial is not None else None, self._facts.items[item].n_positions
+        if isinstance(result, Completion) and n:
+            self._facts.margins.add_all(margins(result, n))
 
 
 def _name(start: PassStart) -> str:
     return f"arm {start.arm.value} pass {start.pass_index}"
-
-
-def _tokens(trial: Trial | None) -> int:
-    result = trial.result if trial is not None else None
-    return (result.completion_tokens or 0) if isinstance(result, Completion) else 0
 
 
 def _check_header(header: Header) -> None:
@@ -291,6 +264,8 @@ def _check_header(header: Header) -> None:
     n, drift = header.cell.dispatch_n, header.plan.logit_drift
     if not 1 <= n <= MAX_SLOTS:
         raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_SLOTS}"])
+    if header.cell.n_ubatch < 1:
+        raise EvidenceError("evidence", ["the cell's micro-batch holds no token"])
     if drift is None or drift == "bits":
         return
     try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from batch_invariance.invariance_diff.diff import FirstDivergence, TrialDiff, compare_trials
 from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.invariance_diff.model import Completion, Item, Trial
+from batch_invariance.invariance_diff.stats import LogHistogram
 
 NO_GROUP = "(none)"
 
@@ -59,7 +60,8 @@ class GroupReport:
 @dataclass(frozen=True, slots=True)
 class DriftReport:
     """Logprob drift over a pair: trials and positions compared, positions that moved, trials with
-    any move, the earliest index, the largest move in nats, and trials without usable logprobs."""
+    any move, the earliest index, the largest move in nats, trials without usable logprobs, and how
+    large the moves are: quantiles in nats (upper edges of quarter octaves) and counts by edge."""
 
     n_trials: int
     n_trials_moved: int
@@ -68,6 +70,8 @@ class DriftReport:
     first_index: int | None
     max_abs: float
     n_unknown: int
+    quantiles: Mapping[str, float]
+    moves: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ class PairAccumulator:
         self._drift = [0, 0, 0, 0, 0]
         self._drift_first: int | None = None
         self._drift_max = 0.0
+        self._moves = LogHistogram()
         self._tokens_unknown = 0
         self._only_x: set[int] = set()
         self._only_y: set[int] = set()
@@ -160,6 +165,8 @@ class PairAccumulator:
         ):
             self._drift_first = drift.first_index
         self._drift_max = max(self._drift_max, drift.max_abs)
+        for place in drift.bins:
+            self._moves.add_bin(place)
 
     def missing_side(self, item: int, side: str) -> None:
         """Records an item that only arm `side` (x or y) has: a divergence by itself."""
@@ -207,6 +214,8 @@ class PairAccumulator:
                 self._drift_first,
                 self._drift_max,
                 counts[4],
+                self._moves.quantiles(("0.5", "0.9", "0.99")),
+                self._moves.by_edge(),
             ),
         )
 

@@ -11,6 +11,7 @@ from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.schedule import DispatchKind
 
+DECODE_LOG = "decode_log"
 DECODE_COUNT = "decode_count"
 SLOT_SAMPLES = "slot_samples"
 CLIENT_INTERVALS = "client_intervals"
@@ -19,7 +20,8 @@ CLIENT_INTERVALS = "client_intervals"
 @dataclass(frozen=True, slots=True)
 class Overlap:
     """`server_peak_busy_slots` is the most that the server shows co-resident, by slot samples or
-    by decode counts, None without either. `tested_n` is the largest batch that is proved."""
+    the log or decode counts, None without any. `tested_n` is the largest batch that is proved.
+    `log_fault` says why the server's log of forward passes is not the witness of every pass."""
 
     client_max_overlap_depth: int
     server_peak_busy_slots: int | None
@@ -28,6 +30,7 @@ class Overlap:
     tested_n: int
     warmup_peak: int | None
     n_different_passes: int
+    log_fault: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +74,14 @@ def overlap_of(facts: Facts) -> Overlap:
     tested = decode or 0
     if warmup is not None and slots is not None and decode is not None and decode >= 2:
         tested = max(tested, min(warmup, slots))
-    resident = max((v for v in (slots, decode) if v is not None), default=None)
+    logged = [p.log_peak for p in concurrent if p.log_peak is not None]
+    tested = max([tested, *logged])
+    resident = max((v for v in (slots, decode, *logged) if v is not None), default=None)
+    log_fault = _log_fault(facts)
     witness = CLIENT_INTERVALS
-    if decode is not None:
+    if log_fault is None:
+        witness = DECODE_LOG
+    elif decode is not None:
         witness = DECODE_COUNT
     elif slots is not None:
         witness = SLOT_SAMPLES
@@ -86,7 +94,17 @@ def overlap_of(facts: Facts) -> Overlap:
         tested_n=min(tested, n),
         warmup_peak=warmup,
         n_different_passes=len(companions),
+        log_fault=log_fault,
     )
+
+
+def _log_fault(facts: Facts) -> str | None:
+    """Why some pass of arm C is not witnessed by the log; None where all are."""
+    concurrent = [p for p in facts.passes if p.arm is Arm.C]
+    for p in concurrent:
+        if p.log_fault is not None:
+            return f"arm C pass {p.pass_index}: {p.log_fault}"
+    return None if concurrent else "arm C did not run"
 
 
 def covered(item: ItemFacts) -> bool:
@@ -100,7 +118,7 @@ def coverage_of(facts: Facts, overlap: Overlap) -> Coverage:
     n = len(workset)
     hot = [i for i, item in enumerate(facts.items) if covered(item)]
     fraction = len(hot) / n if n else 0.0
-    certain = overlap.witness == DECODE_COUNT
+    certain = overlap.witness in (DECODE_LOG, DECODE_COUNT)
     required = max(rules.MIN_COVERED_IDS, math.ceil(n * rules.MIN_COVERAGE_FRACTION))
     enough = len(hot) >= rules.MIN_COVERED_IDS and fraction >= rules.MIN_COVERAGE_FRACTION
     chosen = set(hot)

@@ -1,7 +1,8 @@
 """The records of an evidence file, one dataclass per kind, in the order a run writes them.
 
 `Header`, then per server lifetime `LifetimeStart`, its passes (`PassStart`, trials, a `WaveEnd`
-per wave, `PassEnd`) and `LifetimeEnd`; `Event` wherever something happened; a `Footer` closes.
+per wave, `DecodeRuns`, `PassEnd`) and `LifetimeEnd`; `Event` wherever something happened; a
+`Footer` closes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, Pa
 @dataclass(frozen=True, slots=True)
 class Cell:
     """What the verdict is about: the model's name, the context per slot, the number of slots N,
-    KV types, unified or split KV (None where the build has no flag for it), the user's server flags
-    as given, and the variables of the environment that steer the engine."""
+    KV types, unified or split KV (None where the build has no flag for it), the tokens of one
+    micro-batch, the user's server flags as given, and the variables of the environment that steer
+    the engine."""
 
     model: str
     ctx: int
@@ -26,6 +28,7 @@ class Cell:
     kv_type_k: str
     kv_type_v: str
     kv_unified: bool | None
+    n_ubatch: int
     server_flags: tuple[str, ...]
     environment: Mapping[str, str]
 
@@ -216,13 +219,29 @@ class SlotSamples:
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeRuns:
+    """Forward passes of an open pass as the server's log names them, in their order.
+
+    Each run is (n, lane, task, prompt tokens, lane, task, prompt tokens, ...): n equal passes in a
+    row, with every slot and task that took part in the order of the batch. Prompt tokens are 0
+    where the slot generates (one token), -1 where the log does not say how many.
+    """
+
+    arm: Arm
+    pass_index: int
+    runs: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class PassEnd:
-    """A pass is over: counters, and the slot samples of a concurrent pass."""
+    """A pass is over: counters, the slot samples of a concurrent pass, and why the server's log
+    was not read to its end (None: it was, and `DecodeRuns` hold all of it)."""
 
     arm: Arm
     pass_index: int
     counters: Counters
     slots: SlotSamples | None
+    log_fault: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +283,7 @@ Record = (
     | PassStart
     | Trial
     | WaveEnd
+    | DecodeRuns
     | PassEnd
     | ControlPlan
     | Event

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-RULES_VERSION = 1
+RULES_VERSION = 2
 EVIDENCE_SCHEMA = "evidence/1"
 CERTIFICATE_SCHEMA = 1
 PRODUCER_GATE = "abc_union"
@@ -18,6 +18,9 @@ MIN_SHARED_DECODES = 16
 MIN_DISTINCT_BODIES = 8
 MIN_COBATCHED_TOKENS = 64
 MIN_DIFFERENT_PASSES = 2
+LENGTH_BOUNDARIES = (64, 256, 512)
+"""Tokens of a sequence at which llama.cpp's CPU kernels change: a tile of query rows, a padding
+step of the KV cache, split-KV decoding. The micro-batch is added to them."""
 MAX_SLOTS = 256
 """llama.cpp's limit on sequences in one context (LLAMA_MAX_SEQ)."""
 CTX_STEP = 256

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
@@ -12,6 +13,7 @@ from batch_invariance.invariance_diff.model import Arm, Outcome, Verdict
 from batch_invariance.invariance_diff.proof import covered
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.stats import exact_zero_bound, median, rule_of_three
+from batch_invariance.invariance_diff.tracker import PassFacts
 
 CLOCK_STEP_S = 1e-6
 """No rate is given over less time than this."""
@@ -84,11 +86,15 @@ class Horizon:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Generated tokens per second of wall time, serial (A and A2) and concurrent (C)."""
+    """Tokens per second of wall time, serial (A and A2) and concurrent (C): generated ones, and
+    prompt tokens over the same time. `speedup` is of the generated ones: to stay serial makes the
+    work take that many times as long."""
 
     serial_tokens_per_s: float | None
     concurrent_tokens_per_s: float | None
     speedup: float | None
+    serial_prompt_tokens_per_s: float | None
+    concurrent_prompt_tokens_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +206,22 @@ def horizon_of(examined: Examined) -> Horizon:
 def throughput_of(facts: Facts) -> Throughput:
     """Tokens over the time from a pass's first dispatch to its last completion."""
 
-    def rate(arms: tuple[Arm, ...]) -> float | None:
+    def rate(arms: tuple[Arm, ...], tokens: Callable[[PassFacts], int]) -> float | None:
         chosen = [p for p in facts.passes if p.arm in arms]
-        seconds = sum(p.seconds for p in chosen)
-        return sum(p.tokens for p in chosen) / seconds if seconds >= CLOCK_STEP_S else None
+        # `sum` of floats rounds differently from Python 3.12 on.
+        seconds = math.fsum(p.seconds for p in chosen)
+        return sum(map(tokens, chosen)) / seconds if seconds >= CLOCK_STEP_S else None
 
-    serial, concurrent = rate((Arm.A, Arm.A2)), rate((Arm.C,))
+    def generated(p: PassFacts) -> int:
+        return p.tokens
+
+    def read(p: PassFacts) -> int:
+        return p.prompt_tokens
+
+    one_slot = (Arm.A, Arm.A2)
+    serial, concurrent = rate(one_slot, generated), rate((Arm.C,), generated)
     speedup = concurrent / serial if serial and concurrent else None
-    return Throughput(serial, concurrent, speedup)
+    return Throughput(serial, concurrent, speedup, rate(one_slot, read), rate((Arm.C,), read))
 
 
 def controls_of(facts: Facts) -> Controls:
@@ -241,7 +255,7 @@ def rows_of(examined: Examined) -> tuple[Row, ...]:
                 n_c_co_batched=seen.n_co_batched,
                 proved_shared_decodes=seen.shared,
                 own_decodes=seen.own,
-                witness=examined.overlap.witness if seen.shared else None,
+                witness=seen.witness,
                 covered=covered(seen),
             )
         )

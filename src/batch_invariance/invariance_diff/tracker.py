@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batch_invariance.errors import EvidenceError
+from batch_invariance.invariance_diff.decode_witness import DecodeTally, Sent, TaskTally
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.overlap import (
@@ -14,8 +16,15 @@ from batch_invariance.invariance_diff.overlap import (
     overlapping_pairs,
     shared_decodes,
 )
-from batch_invariance.invariance_diff.records import Counters, PassEnd, PassStart, WaveEnd
+from batch_invariance.invariance_diff.records import (
+    Counters,
+    DecodeRuns,
+    PassEnd,
+    PassStart,
+    WaveEnd,
+)
 from batch_invariance.invariance_diff.schedule import DispatchKind
+from batch_invariance.invariance_diff.ubatch import Layout
 
 NO_COUNTERS = Counters(None, None, None)
 
@@ -30,7 +39,9 @@ class PassFacts:
     forward pass must have had. `slot_peak`: most slots seen busy, None without samples.
     `companions`: digest of the pairs of items that met. `seconds`: first dispatch to last
     completion. `impossible_waves`: waves whose counter says less than one of their requests took.
-    `prompt_counted`: prompt tokens by the server's counter.
+    `prompt_counted`: prompt tokens by the server's counter. `log_fault`: why the server's log of
+    forward passes is no witness, None where it is; then `log_peak` is the most lanes in one
+    micro-batch and `log_crowded` the passes with several participants.
     """
 
     arm: Arm
@@ -57,23 +68,34 @@ class PassFacts:
     impossible_waves: int
     n_lanes: int
     prompt_counted: int | None
+    log_fault: str | None
+    log_peak: int | None
+    log_crowded: int
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A trial inside its wave: tokens, and the lower bound of its shared passes (None unknown)."""
+    """A trial inside its pass: the forward passes it took, and how many of them it shared, a lower
+    bound (None unknown). `tally` is there where the server's log is the witness."""
 
-    trial: Trial
+    sent: Sent
     own: int
     shared: int | None
+    tally: TaskTally | None = None
 
 
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(self, start: PassStart, kv_unified: bool | None) -> None:
+    def __init__(self, start: PassStart, layout: Layout) -> None:
         self.start = start
-        self._any_lane_shares = kv_unified is True
+        self._any_lane_shares = layout.kv_unified
+        self._log = DecodeTally(layout)
+        self._matched: dict[tuple[int, int], TaskTally] = {}
+        self.members: list[Member] = []
+        """The trials with what each one shared, by the best witness; filled by `finish`."""
+        self.sent: list[Sent] = []
+        """Every trial, in order of arrival."""
         self._impossible_waves = 0
         self._expected = {(e.item, e.occurrence): e for e in start.schedule.entries()}
         self._n_planned = len(self._expected)
@@ -82,7 +104,7 @@ class PassTracker:
         self._tokens = self._prompt_tokens = 0
         self._tokens_known = True
         self._intervals: list[tuple[float, float, int, int]] = []
-        self._waves: dict[int, list[Trial]] = {}
+        self._waves: dict[int, list[Sent]] = {}
         self._wave_items: dict[int, list[tuple[int, int]]] = {}
         self._lanes: set[int] = set()
         self._last = start.counters
@@ -100,9 +122,11 @@ class PassTracker:
         )
         self._unexpected += not planned
         self._lanes.add(trial.lane)
+        sent = _sent(trial)
+        self.sent.append(sent)
         self._intervals.append((trial.dispatch_ts, trial.complete_ts, *key))
         if planned and trial.wave is not None:
-            self._waves.setdefault(trial.wave, []).append(trial)
+            self._waves.setdefault(trial.wave, []).append(sent)
             self._wave_items.setdefault(trial.wave, []).append(key)
         result = trial.result
         if isinstance(result, Completion):
@@ -117,15 +141,22 @@ class PassTracker:
             self._tokens_known = False
         return planned
 
-    def end_wave(self, record: WaveEnd) -> list[Member]:
-        """Closes a wave: its answered trials with the lower bound of what each one shared.
+    def add_runs(self, record: DecodeRuns) -> None:
+        """Takes forward passes from the server's log. Raises EvidenceError for impossible ones."""
+        try:
+            self._log.add(record.runs)
+        except ValueError as error:
+            raise EvidenceError("evidence", [f"decode_runs: {error}"]) from None
+
+    def end_wave(self, record: WaveEnd) -> None:
+        """Closes a wave and works out the lower bound of what each of its trials shared.
 
         A counter that says fewer passes than one request must have taken proves nothing.
         """
         decodes = counter_delta(self._last.decode_total, record.counters.decode_total)
         self._last = record.counters
         trials = self._waves.pop(record.wave, [])
-        counted = [(t, own) for t in trials if (own := _own_tokens(t)) is not None]
+        counted = [(t, t.tokens) for t in trials if t.tokens is not None]
         if decodes is not None and any(own > decodes for _, own in counted):
             self._impossible_waves += 1
             decodes = None
@@ -134,12 +165,15 @@ class PassTracker:
             self._peak = max(self._peak or 0, peak)
         by_lane = {trial.lane: own for trial, own in counted}
         ordered = sorted(by_lane.values(), reverse=True)
-        members = []
         for trial, own in counted:
             others = self._sharers(trial.lane, own, by_lane, ordered)
             shared = None if decodes is None else shared_decodes(own, others, decodes)
-            members.append(Member(trial, own, shared))
-        return members
+            self.members.append(Member(trial, own, shared))
+
+    @property
+    def largest_pass(self) -> int:
+        """Tokens in the largest forward pass, by the server's log."""
+        return self._log.most_rows
 
     def _sharers(
         self, lane: int, own: int, by_lane: dict[int, int], ordered: list[int]
@@ -155,9 +189,19 @@ class PassTracker:
         return ordered[1:2] if own == ordered[0] else ordered[:1]
 
     def companions(self, items: set[int]) -> dict[tuple[int, int], set[int]]:
-        """For each (item, occurrence) of `items`: the other items of its wave, or those in flight
-        at the same time in a saturated pass. Empty where more were in flight than there are lanes:
-        such times are wrong, and everything would have met everything."""
+        """For each (item, occurrence) of `items`: the other items that it met.
+
+        By the server's log those of its forward passes; without it those of its wave, or those in
+        flight at the same time in a saturated pass. Empty where more were in flight than there are
+        lanes: such times are wrong, and everything would have met everything.
+        """
+        if self._matched:
+            item_of = {tally.task: key[0] for key, tally in self._matched.items()}
+            return {
+                key: {item_of[task] for task in tally.companions} - {key[0]}
+                for key, tally in self._matched.items()
+                if key[0] in items
+            }
         if self.start.schedule.kind is DispatchKind.WAVES:
             groups = self._wave_items.values()
             return {
@@ -181,6 +225,8 @@ class PassTracker:
             peak = batch_peak([self._tokens], decodes)
         slots = end.slots if end is not None else None
         spans = self._intervals
+        log_fault = self._match_log(end, decodes)
+        log = self._log if log_fault is None else None
         return PassFacts(
             arm=start.arm,
             pass_index=start.pass_index,
@@ -207,7 +253,30 @@ class PassTracker:
             impossible_waves=self._impossible_waves,
             n_lanes=start.schedule.lanes,
             prompt_counted=counter_delta(before.prompt_total, after.prompt_total),
+            log_fault=log_fault,
+            log_peak=log.peak if log is not None else None,
+            log_crowded=log.n_crowded if log is not None else 0,
         )
+
+    def _match_log(self, end: PassEnd | None, decodes: int | None) -> str | None:
+        """Why the server's log is no witness of this pass; None where it is."""
+        if end is None:
+            return "the pass did not end"
+        if end.log_fault is not None:
+            return end.log_fault
+        if self._unexpected or self._expected:
+            return "the pass did not go as planned"
+        matched = self._log.match(self.sent, decodes)
+        if isinstance(matched, str):
+            return matched
+        if not matched:
+            return "no trial"
+        self._matched = matched
+        self.members = []
+        for sent in self.sent:
+            tally = matched[sent.key]
+            self.members.append(Member(sent, tally.steps, tally.shared, tally))
+        return None
 
     def _depth(self) -> int:
         return max_depth((start, end) for start, end, _, _ in self._intervals)
@@ -231,5 +300,9 @@ def counter_delta(before: int | None, after: int | None) -> int | None:
     return after - before
 
 
-def _own_tokens(trial: Trial) -> int | None:
-    return trial.result.completion_tokens if isinstance(trial.result, Completion) else None
+def _sent(trial: Trial) -> Sent:
+    key, result = trial.key, trial.result
+    tokens = prompt_tokens = None
+    if isinstance(result, Completion):
+        tokens, prompt_tokens = result.completion_tokens, result.prompt_tokens
+    return Sent(key.item, key.occurrence, trial.lane, trial.dispatch_ts, tokens, prompt_tokens)

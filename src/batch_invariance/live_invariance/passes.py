@@ -182,7 +182,7 @@ class Passes:
             raise StopRun(f"arm {ref.arm.value} lost: {lost}") from lost
         if self._server.dead.is_set():
             raise ServerDied(ref.arm)
-        recorder.write(PassEnd(ref.arm, ref.index, read_counters(client), samples))
+        recorder.write(PassEnd(ref.arm, ref.index, read_counters(client), samples, "no log was read"))
         recorder.sync()
 
     def _collect(
