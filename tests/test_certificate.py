@@ -180,7 +180,7 @@ def test_the_head_of_a_green_certificate(green: Certificate) -> None:
         Source.LIVE,
     )
     assert green.promotable
-    assert (green.schema_version, green.rules_version, green.gate) == (1, 1, "abc_union")
+    assert (green.schema_version, green.rules_version, green.gate) == (1, 2, "abc_union")
     assert (green.kv_label, green.n_passes) == ("f16/f16 split", 4)
     assert (green.divergence_class, green.anomaly, green.decision_reasons) == (None, None, ())
     assert green.arm_b.ab_passed

@@ -17,7 +17,15 @@ def test_d3_text_of_another_item_at_three_in_flight_is_red_at_four_only(tmp_path
     cell = make_cell(tmp_path / "four", mix_donor_at=3)
     outcome = cell.run("--parallel", 4)
     assert (outcome.code, outcome.verdict) == (3, "RED")
-    assert outcome.cert["divergence_class"] == "co_batching"
+    assert outcome.cert["divergence_class"] == "contamination"
+    for entry in outcome.cert["contamination"]:
+        assert entry["id"] not in {donor["id"] for donor in entry["donors"]}
+        assert {donor["kind"] for donor in entry["donors"]} == {"prompt"}
+    first = outcome.cert["contamination"][0]
+    assert (
+        f"CONTAMINATION: THE ANSWER TO {first['id']} HOLDS TEXT OF {first['donors'][0]['id']} "
+        in outcome.stdout
+    )
     assert "first divergence: item" in outcome.stdout
     # The donor's text stands in the summary, beside what arm A said.
     shown = next(line for line in outcome.stdout.splitlines() if line.startswith("  C: "))

@@ -11,20 +11,28 @@ from batch_invariance.cli.progress import Progress
 from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.request import Sampling
+from batch_invariance.invariance_diff.schedule_file import parse_schedule
 from batch_invariance.invariance_diff.workset import WorkSet, parse_workset
-from batch_invariance.live_invariance.prepare import RunSettings, check_settings
+from batch_invariance.live_invariance.prepare import ListedSchedule, RunSettings, check_settings
 from batch_invariance.live_invariance.produce import Conduct
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.scorer_api import ExactMatch, Scorer, resolve_scorer
 
-MAX_WORKSET_BYTES = 1 << 30
+MAX_INPUT_BYTES = 1 << 30
 MOST = 1e9
+DEFAULT_PASSES = 8
 
 
 def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     """What the cell is measured with."""
     group = parser.add_argument_group("the measurement")
-    group.add_argument("--passes", type=int, default=8, metavar="T", help="passes of arm C (8)")
+    group.add_argument("--passes", type=int, metavar="T", help=f"of arm C ({DEFAULT_PASSES})")
+    group.add_argument(
+        "--schedule",
+        type=Path,
+        metavar="FILE",
+        help="the passes of arm C from a file instead (see the verb schedule)",
+    )
     group.add_argument(
         "--max-tokens",
         type=int,
@@ -99,11 +107,16 @@ def non_empty(text: str) -> str:
 
 def settings_from(args: argparse.Namespace, parallel: int) -> RunSettings:
     """The measurement's settings. Raises UsageError for figures that no run can have."""
+    schedule = None if args.schedule is None else load_schedule(args.schedule)
+    if schedule is not None and args.passes is not None:
+        raise UsageError("--passes: the passes come from --schedule; leave it out")
+    built_in = DEFAULT_PASSES if args.passes is None else args.passes
     settings = RunSettings(
         parallel=parallel,
-        passes=args.passes,
+        passes=built_in if schedule is None else len(schedule.passes),
         sampling=Sampling(args.seed, args.max_tokens, args.top_logprobs),
         schedule_seed=args.seed,
+        schedule=schedule,
         logit_drift=args.logit_drift,
     )
     check_settings(settings)
@@ -120,13 +133,22 @@ def conduct_from(args: argparse.Namespace, header: Header) -> tuple[Conduct, Pro
 
 def load_workset(path: Path) -> WorkSet:
     """Reads and parses a work-set file. Raises UsageError or WorkSetError."""
+    return parse_workset(read_input(path, "--workset"), path.name)
+
+
+def load_schedule(path: Path) -> ListedSchedule:
+    """Reads and parses a schedule file. Raises UsageError or ScheduleError."""
+    return ListedSchedule(path.name, parse_schedule(read_input(path, "--schedule"), path.name))
+
+
+def read_input(path: Path, option: str) -> bytes:
+    """The bytes of a file named by `option`. Raises UsageError where it is unreadable or absurd."""
     try:
-        if path.stat().st_size > MAX_WORKSET_BYTES:
-            raise UsageError(f"--workset {path}: larger than {MAX_WORKSET_BYTES >> 20} MiB")
-        data = path.read_bytes()
+        if path.stat().st_size > MAX_INPUT_BYTES:
+            raise UsageError(f"{option} {path}: larger than {MAX_INPUT_BYTES >> 20} MiB")
+        return path.read_bytes()
     except OSError as error:
-        raise UsageError(f"--workset {path}: {error.strerror}; check the path") from error
-    return parse_workset(data, path.name)
+        raise UsageError(f"{option} {path}: {error.strerror}; check the path") from error
 
 
 def load_scorer(args: argparse.Namespace) -> Scorer:

@@ -33,8 +33,9 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
     """The summary as text, ending in a newline."""
     cert = produced.certificate
     lines = [_head(cert, style), *_reasons(cert, style), *_death(produced)]
+    lines += _contamination(cert, style)
     lines += _divergence(produced, style)
-    lines += [_bound(cert), *_throughput(cert)]
+    lines += [*_impact(cert), _bound(cert), *_space(cert), *_closeness(cert), *_throughput(cert)]
     if cert.source in NOT_SAID:
         lines.append(NOT_SAID[cert.source])
     else:
@@ -129,9 +130,66 @@ def _throughput(cert: Certificate) -> list[str]:
     t = cert.throughput
     if t.serial_tokens_per_s is None or t.concurrent_tokens_per_s is None or t.speedup is None:
         return []
+    prompts = ""
+    if t.serial_prompt_tokens_per_s is not None and t.concurrent_prompt_tokens_per_s is not None:
+        prompts = (
+            f" (prompts {t.concurrent_prompt_tokens_per_s:.0f} against "
+            f"{t.serial_prompt_tokens_per_s:.0f})"
+        )
     return [
         f"speed: {t.concurrent_tokens_per_s:.0f} tokens/s batched against "
-        f"{t.serial_tokens_per_s:.0f} serial: batching gives {t.speedup:.1f}x"
+        f"{t.serial_tokens_per_s:.0f} serial{prompts}: to stay serial takes {t.speedup:.1f}x as long"
+    ]
+
+
+def _contamination(cert: Certificate, style: Style) -> list[str]:
+    """A privacy fault, said louder than any rounding."""
+    lines = []
+    for trial in cert.contamination[:MAX_REASONS]:
+        donors = ", ".join(f"{printable(d.id)} ({d.kind.value})" for d in trial.donors[:4])
+        lines.append(
+            style.bold(f"CONTAMINATION: THE ANSWER TO {printable(trial.id)} HOLDS TEXT OF {donors}")
+            + f", pass {trial.pass_index}, lane {trial.lane}; this is no rounding"
+        )
+    more = len(cert.contamination) - len(lines)
+    return lines + ([f"  and {more} more answers with foreign text"] if more > 0 else [])
+
+
+def _impact(cert: Certificate) -> list[str]:
+    i = cert.score_impact
+    if i.mean_a is None or i.mean_c is None or i.difference is None:
+        return []
+    return [
+        f"score: {i.n_changed} of {i.n_scored} scored items changed ({i.n_worse} down, "
+        f"{i.n_better} up); mean {i.mean_a:.4f} serial, {i.mean_c:.4f} batched, "
+        f"difference {i.difference:+.4f}"
+    ]
+
+
+def _space(cert: Certificate) -> list[str]:
+    s = cert.schedule_space
+    sizes = s.ids_at_batch_size
+    if sizes is None or s.n_pairs is None:
+        return [f"batches: by {cert.overlap.witness}; {printable(cert.overlap.log_fault or '')}"]
+    seen = ", ".join(f"{n} at {size}" for size, n in sizes.items() if n)
+    missed = [str(b.tokens) for b in s.boundaries if not b.crossed]
+    text = (
+        f"batches: ids by batch size {seen}; {s.n_pairs} of {s.n_pairs_possible} pairs met; "
+        f"{s.ids_prefill_with_decode} ids read their prompt while others generated, "
+        f"{s.ids_prefill_with_prefill} beside another prompt"
+    )
+    if missed:
+        text += f"; no sequence crossed {', '.join(missed)} tokens"
+    return [text]
+
+
+def _closeness(cert: Certificate) -> list[str]:
+    c = cert.closeness
+    if c.margin_over_drift is None or c.smallest_margin is None:
+        return []
+    return [
+        f"drift: logprobs moved by up to {c.largest_drift:.2g} nats, the smallest margin is "
+        f"{c.smallest_margin:.2g} nats ({c.margin_over_drift:.1f} times that)"
     ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from batch_invariance.invariance_diff.comparisons import Comparisons
 from batch_invariance.invariance_diff.diff import TrialDiff
+from batch_invariance.invariance_diff.donors import DonorSearch
 from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.model import Completion, Trial
 from batch_invariance.invariance_diff.overlap import is_co_batched
@@ -23,6 +24,7 @@ class ArmC:
         self._compared = compared
         self._diffs: dict[tuple[int, int], TrialDiff] = {}
         self._first_in: list[tuple[str, Trial]] = []
+        self._donors = DonorSearch(facts, compared)
         self.divergent_lanes: dict[tuple[int, int], None] = {}
         """(item, lane) of diverging trials, each once, in order of appearance."""
 
@@ -41,6 +43,7 @@ class ArmC:
         if diff.score_divergent or diff.token_divergent:
             item.n_divergent += 1
             facts.n_c_divergent += 1
+            self._donors.add(trial)
             self.divergent_lanes.setdefault((key.item, trial.lane))
             score_ids, token_ids = facts.per_pass.setdefault(key.pass_index, ([], []))
             (score_ids if diff.score_divergent else token_ids).append(trial.item_id)
@@ -61,6 +64,7 @@ class ArmC:
         for member in tracker.members:
             self._member(member)
         self._facts.space.add_pass(tracker)
+        self._donors.close(tracker)
         companions = tracker.companions({trial.key.item for _, trial in self._first_in})
         for pair, trial in self._first_in:
             met = sorted(companions.get((trial.key.item, trial.key.occurrence), ()))

@@ -11,7 +11,7 @@ from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
-from batch_invariance.invariance_diff.facts import Facts, Lifetime, LostTrial
+from batch_invariance.invariance_diff.facts import ContaminatedTrial, Facts, Lifetime, LostTrial
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
 from batch_invariance.invariance_diff.impact import Closeness, ScoreImpact, closeness_of, impact_of
 from batch_invariance.invariance_diff.measure import measure
@@ -90,8 +90,10 @@ class WorkSetRef:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRef:
-    """The schedules by digest: their seed, and one line per planned pass."""
+    """The schedules by digest: the file they come from (None: built in), their seed, and one line
+    per planned pass."""
 
+    file: str | None
     seed: int
     digest: str
     passes: tuple[str, ...]
@@ -165,6 +167,7 @@ class Certificate:
     closeness: Closeness
     schedule_space: ScheduleSpace
     controls: Controls
+    contamination: tuple[ContaminatedTrial, ...]
     lost_trials: tuple[LostTrial, ...]
     untested_ids: tuple[str, ...]
     events: tuple[Event, ...]
@@ -264,6 +267,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         closeness=closeness_of(facts),
         schedule_space=facts.space.report(cell.dispatch_n, cell.n_ubatch),
         controls=controls_of(facts),
+        contamination=tuple(facts.contaminated),
         lost_trials=tuple(facts.lost),
         untested_ids=tuple(facts.untested),
         events=tuple(e for e in facts.events if e.what != LOST_EVENT),
@@ -294,6 +298,7 @@ def kv_label(header: Header) -> str:
 def _schedule(header: Header) -> ScheduleRef:
     passes = header.plan.passes
     return ScheduleRef(
+        header.plan.schedule,
         header.plan.schedule_seed,
         digest_of(to_json(passes)),
         tuple(f"{p.arm.value}{p.pass_index} {p.kind.value} {p.ordering.value}" for p in passes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from batch_invariance.invariance_diff.contamination import Donor
 from batch_invariance.invariance_diff.model import Arm, Completion
 from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.records import (
@@ -32,6 +33,17 @@ class LostTrial:
     occurrence: int
     kind: str
     http_status: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ContaminatedTrial:
+    """A trial of arm C whose answer holds text of another item: where it ran, and the donors."""
+
+    id: str
+    pass_index: int
+    occurrence: int
+    lane: int
+    donors: tuple[Donor, ...]
 
 
 @dataclass(slots=True)
@@ -114,6 +126,7 @@ class Facts:
     pairs: dict[str, PairReport] = field(default_factory=dict)
     items: list[ItemFacts] = field(default_factory=list)
     lost: list[LostTrial] = field(default_factory=list)
+    contaminated: list[ContaminatedTrial] = field(default_factory=list)
     untested: list[str] = field(default_factory=list)
     isolation: Isolation = field(default_factory=Isolation)
     control: ControlFacts = field(default_factory=ControlFacts)

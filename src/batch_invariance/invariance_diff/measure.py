@@ -40,7 +40,7 @@ from batch_invariance.invariance_diff.records import (
 )
 from batch_invariance.invariance_diff.request import ban_token, build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
-from batch_invariance.invariance_diff.schedule import DispatchKind, check_schedule
+from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, check_schedule
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
 from batch_invariance.invariance_diff.tracker import PassTracker
 from batch_invariance.invariance_diff.ubatch import Layout
@@ -118,9 +118,11 @@ class Fold:
         if record.arm is Arm.CONFIRM and record.schedule.kind is not DispatchKind.SERIAL:
             self._facts.plan_faults.append(f"{name} was not serial")
         if record.arm in PLANNED_ARMS:
-            if {i for group in record.schedule.groups for i in group} != set(self._all_items):
-                self._facts.plan_faults.append(f"{name} does not cover the work-set")
             plan = self._plans.get((record.arm, record.pass_index))
+            sent = {i for group in record.schedule.groups for i in group}
+            by_file = record.arm is Arm.C and plan is not None and plan.ordering is Ordering.LISTED
+            if sent != set(self._all_items) and not by_file:
+                self._facts.plan_faults.append(f"{name} does not cover the work-set")
             if plan is None:
                 self._facts.plan_faults.append(f"{name} was not planned")
             elif record.schedule.digest != planned_digest(

@@ -48,12 +48,25 @@ def planned_digest(plan: PassPlan, header: Header, lengths: Sequence[int]) -> st
     return length_schedule(lengths, n, seed, plan.pass_index).digest
 
 
-def plan_passes(n_items: int, n: int, passes: int, seed: int) -> tuple[PassPlan, ...]:
-    """Arms A, A2, B and `passes` passes of C, with the digest of every order known beforehand."""
+def plan_listed(n_items: int, n: int, listed: Sequence[PassSchedule]) -> tuple[PassPlan, ...]:
+    """Arms A, A2, B and the given passes of C."""
+    plans = _plan_serial(n_items, n)
+    for index, schedule in enumerate(listed):
+        plans.append(_planned(Arm.C, index, Ordering.LISTED, schedule, schedule.digest))
+    return tuple(plans)
+
+
+def _plan_serial(n_items: int, n: int) -> list[PassPlan]:
     plans = []
     for arm in (Arm.A, Arm.A2, Arm.B):
         schedule = serial_schedule(arm, n_items, n)
         plans.append(_planned(arm, 0, Ordering.LISTED, schedule, schedule.digest))
+    return plans
+
+
+def plan_passes(n_items: int, n: int, passes: int, seed: int) -> tuple[PassPlan, ...]:
+    """Arms A, A2, B and `passes` passes of C, with the digest of every order known beforehand."""
+    plans = _plan_serial(n_items, n)
     for index in range(passes):
         schedule = seeded_schedule(n_items, n, seed, index)
         if index == 0:

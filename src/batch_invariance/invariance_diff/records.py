@@ -99,13 +99,17 @@ class PassPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the run set out to do. `logit_drift` arms F4: `bits`, or an epsilon as text."""
+    """What the run set out to do. `logit_drift` arms F4: `bits`, or an epsilon as text. `schedule`
+    names the file that arm C's passes come from, `listed` holds them; built-in passes follow from
+    `schedule_seed`."""
 
     sampling: Sampling
     passes: tuple[PassPlan, ...]
     schedule_seed: int
     confirm_limit: int
     logit_drift: str | None
+    schedule: str | None = None
+    listed: tuple[PassSchedule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ A schedule is plain data over item indexes, apart from the work-set, with a dige
 `PassSchedule` is a list of groups:
 
 - `serial`: every group holds one item; the next starts when the last has ended. The lane is the
-  group's position modulo `lanes`, so that a serial pass uses every slot, unless `pinned` names
-  a lane for each group.
-- `waves`: every group holds `lanes` items that are released together and all awaited; an item's
-  lane is its position in the group.
+  group's position modulo `lanes`, so that a serial pass uses every slot.
+- `waves`: every group holds at most `lanes` items that are released together and all awaited; an
+  item's lane is its position in the group.
 - `saturate`: one group; `lanes` requests are always in flight and whichever lane is free takes the
   next item, so the lane is known only from the trial.
+
+In the first two kinds `pinned` may name a lane for each request instead.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from enum import Enum
 from batch_invariance.errors import ScheduleError
 from batch_invariance.invariance_diff.digest import digest_of, seeded_order
 from batch_invariance.invariance_diff.rules import MAX_SLOTS
+
+
+MAX_DELAY_MS = 600_000
 
 
 class DispatchKind(str, Enum):
@@ -41,37 +45,43 @@ class Ordering(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One planned request. `lane` is None where the first free lane takes it."""
+    """One planned request. `lane` is None where the first free lane takes it; `delay_ms` is the time
+    from its group's release, or from its lane's falling free, to its own."""
 
     item: int
     occurrence: int
     lane: int | None
     wave: int | None
+    delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PassSchedule:
-    """One pass: its kind, the number of lanes, and the groups of item indexes."""
+    """One pass: its kind, the number of lanes, the groups of item indexes, and for each request in
+    order of dispatch a lane and a delay, where they are not the kind's own."""
 
     kind: DispatchKind
     lanes: int
     groups: tuple[tuple[int, ...], ...]
     pinned: tuple[int, ...] | None = None
+    delays_ms: tuple[int, ...] | None = None
 
     def entries(self) -> Iterator[Entry]:
         """The planned requests in order of dispatch."""
         seen: dict[int, int] = {}
+        number = 0
         for position, group in enumerate(self.groups):
             for place, item in enumerate(group):
                 occurrence = seen.get(item, 0)
                 seen[item] = occurrence + 1
-                if self.kind is DispatchKind.SERIAL:
-                    lane = self.pinned[position] if self.pinned else position % self.lanes
-                    yield Entry(item, occurrence, lane, None)
-                elif self.kind is DispatchKind.WAVES:
-                    yield Entry(item, occurrence, place, position)
-                else:
-                    yield Entry(item, occurrence, None, None)
+                lane: int | None = None
+                if self.kind is not DispatchKind.SATURATE:
+                    own = place if self.kind is DispatchKind.WAVES else position % self.lanes
+                    lane = self.pinned[number] if self.pinned else own
+                wave = position if self.kind is DispatchKind.WAVES else None
+                delay = self.delays_ms[number] if self.delays_ms else 0
+                yield Entry(item, occurrence, lane, wave, delay)
+                number += 1
 
     @property
     def n_requests(self) -> int:
@@ -85,6 +95,7 @@ class PassSchedule:
             "lanes": self.lanes,
             "groups": [list(group) for group in self.groups],
             "pinned": None if self.pinned is None else list(self.pinned),
+            "delays_ms": None if self.delays_ms is None else list(self.delays_ms),
         }
 
     @property
@@ -172,10 +183,30 @@ def check_schedule(schedule: PassSchedule, n_items: int, what: str) -> None:
             issues.append(f"a wave of {len(group)} does not fit {lanes} lanes")
         if schedule.kind is DispatchKind.SERIAL and len(group) != 1:
             issues.append("a serial group holds one item")
-    pinned = schedule.pinned
-    if pinned is not None:
-        if len(pinned) != len(schedule.groups) or schedule.kind is not DispatchKind.SERIAL:
-            issues.append("pinned lanes belong to a serial pass, one for each group")
-        issues += [f"lane {lane} does not exist" for lane in pinned if not 0 <= lane < lanes]
+    issues += _request_faults(schedule)
     if issues:
         raise ScheduleError(what, issues)
+
+
+def _request_faults(schedule: PassSchedule) -> list[str]:
+    """What is wrong with the lanes and delays given to single requests."""
+    n, lanes, issues = schedule.n_requests, schedule.lanes, []
+    pinned, delays = schedule.pinned, schedule.delays_ms
+    if pinned is not None:
+        if schedule.kind is DispatchKind.SATURATE:
+            issues.append("a saturated pass has no pinned lanes: the first free one takes a request")
+        elif len(pinned) != n:
+            issues.append(f"{len(pinned)} pinned lanes for {n} requests")
+        issues += [f"lane {lane} does not exist" for lane in pinned if not 0 <= lane < lanes]
+        start = 0
+        for group in schedule.groups:
+            used = pinned[start : start + len(group)]
+            if len(set(used)) != len(used):
+                issues.append("a lane is pinned twice in one wave")
+            start += len(group)
+    if delays is not None:
+        if len(delays) != n:
+            issues.append(f"{len(delays)} delays for {n} requests")
+        wrong = [d for d in delays if not 0 <= d <= MAX_DELAY_MS]
+        issues += [f"a delay of {d} ms is not 0 to {MAX_DELAY_MS}" for d in wrong[:3]]
+    return issues

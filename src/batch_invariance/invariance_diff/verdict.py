@@ -18,6 +18,7 @@ STATUS_OF = {
 ARMED_ONLY = ("F4_logit_drift",)
 """Gates that may be NOT_APPLICABLE on a server of our own."""
 
+CONTAMINATION = "contamination"
 SOUND_GATES = ("completeness", "lost", "isolation", "identity")
 """Without these a difference may come from something else than the batch."""
 
@@ -68,13 +69,17 @@ def divergence_class(
 ) -> str | None:
     """What a RED is put down to; None for any other colour.
 
+    `contamination`, whatever the colour, where an answer holds another item's text: that is no
+    rounding.
     `co_batching` only where nothing else can have differed (`SOUND_GATES` passed), arm B and every
     confirm trial repeat arm A token by token, and a divergent trial is proved co-batched;
     `unattributed` says what is missing for that.
     """
+    facts = examined.facts
+    if facts.contaminated:
+        return CONTAMINATION
     if verdict is not Verdict.RED:
         return None
-    facts = examined.facts
     aa, ab = facts.pairs["AA"], facts.pairs["AB"]
     if aa.n_compared == 0:
         return "unattributed: arm A was not repeated"

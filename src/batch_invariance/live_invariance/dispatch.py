@@ -107,6 +107,7 @@ class Dispatcher:
         def send(entry: Entry, lane: int, body: Body) -> None:
             try:
                 barrier.wait()
+                self._wait(entry)
                 done.put(self._post(entry, lane, body))
             except Exception as error:
                 done.put(error)
@@ -132,6 +133,7 @@ class Dispatcher:
                         entry = waiting.popleft()
                     except IndexError:
                         break
+                    self._wait(entry)
                     answer = self._post(entry, lane, body_for(entry))
                     done.put(answer)
                     self._settle(answer)
@@ -154,6 +156,11 @@ class Dispatcher:
                 yield answer
         if trouble is not None:
             raise trouble
+
+    def _wait(self, entry: Entry) -> None:
+        """Lets the request's delay pass, or the server die."""
+        if entry.delay_ms:
+            self._dead.wait(entry.delay_ms / 1000)
 
     def _post(self, entry: Entry, lane: int, body: Body) -> Answered:
         exchange = self._client.post(CHAT_PATH, body.for_slot(lane), self._timeout_s)

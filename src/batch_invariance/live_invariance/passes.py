@@ -86,7 +86,9 @@ class Passes:
             schedule = serial_schedule(plan.arm, self._n_items, n)
             recorder.observer.stage(f"arm {plan.arm.value}, {schedule.n_requests} requests")
         else:
-            if plan.ordering is Ordering.BY_LENGTH:
+            if plan.ordering is Ordering.LISTED:
+                schedule = header.plan.listed[plan.pass_index]
+            elif plan.ordering is Ordering.BY_LENGTH:
                 schedule = length_schedule(self._lengths(), n, seed, plan.pass_index)
             else:
                 schedule = seeded_schedule(self._n_items, n, seed, plan.pass_index)

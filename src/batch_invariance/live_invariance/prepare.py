@@ -12,25 +12,29 @@ from pathlib import Path
 
 from batch_invariance import __version__
 from batch_invariance.errors import UsageError
-from batch_invariance.formats.gguf import GgufHeader, model_shape, read_header
+from batch_invariance.formats.gguf import GgufHeader, model_shape
 from batch_invariance.invariance_diff import rules
-from batch_invariance.invariance_diff.budget import Footprint, KvType, project
+from batch_invariance.invariance_diff.budget import Footprint, KvType, ServerSettings, project
 from batch_invariance.invariance_diff.model import Source
-from batch_invariance.invariance_diff.plan import plan_passes, shortfalls
+from batch_invariance.invariance_diff.plan import plan_listed, plan_passes, shortfalls
 from batch_invariance.invariance_diff.records import (
     Cell,
     Header,
     ModelFacts,
     Observer,
+    PassPlan,
     Plan,
     Subject,
     WorkSetRecord,
 )
 from batch_invariance.invariance_diff.request import Sampling
+from batch_invariance.invariance_diff.schedule import PassSchedule
+from batch_invariance.invariance_diff.schedule_file import check_matches
 from batch_invariance.invariance_diff.workset import WorkSet
-from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256, split_parts
+from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256
 from batch_invariance.live_invariance.flags import (
     UserFlags,
+    canonical,
     check_user_flags,
     parse_known_flags,
 )
@@ -41,22 +45,35 @@ from batch_invariance.live_invariance.launch import (
     scrub_environment,
     validate_ctx,
 )
+from batch_invariance.live_invariance.model_file import read_model
 from batch_invariance.scorer_api import Scorer, describe_scorer
 
 ASK_TIMEOUT_S = 30.0
+FLASH_ATTENTION_OFF = ("off", "disabled", "false", "0")
+"""What `--flash-attn` takes for off (`is_falsey` in common/arg.cpp, b11434)."""
 MAX_PASSES = 10_000
 RANDOM_SEED = 4294967295
 """llama-server draws a seed of its own for this one, as it does for -1."""
 
 
 @dataclass(frozen=True, slots=True)
+class ListedSchedule:
+    """The passes of arm C out of a file, and the file's name."""
+
+    name: str
+    passes: tuple[PassSchedule, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunSettings:
-    """The part of a cell that is not the server's: N, passes of C, sampling, seeds, F4."""
+    """The part of a cell that is not the server's: N, passes of C, sampling, seeds, F4. `schedule`
+    replaces the built-in passes."""
 
     parallel: int
     passes: int
     sampling: Sampling
     schedule_seed: int
+    schedule: ListedSchedule | None = None
     logit_drift: str | None = None
     confirm_limit: int = rules.DEFAULT_CONFIRM_LIMIT
 
@@ -145,25 +162,19 @@ def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
 
 
 def _know_model(choice: ServerChoice, parallel: int) -> tuple[GgufHeader, int, Footprint]:
-    headers, size = [], 0
-    for part in split_parts(choice.model):
-        try:
-            part_size = part.stat().st_size
-            with open(part, "rb") as file:
-                headers.append(read_header(file, part_size, f"model {part.name}"))
-        except OSError as error:
-            raise UsageError(f"--model {part}: {error.strerror}; check the path") from error
-        size += part_size
+    headers, size = read_model(choice.model)
     flags = choice.flags
-    footprint = project(
-        model_shape(headers, f"model {choice.model.name}"),
-        choice.ctx,
-        parallel,
-        KvType.parse(flags.cache_type_k),
-        KvType.parse(flags.cache_type_v),
-        flags.flash_attn != "off",
+    settings = ServerSettings(
+        k_type=KvType.parse(flags.cache_type_k),
+        v_type=KvType.parse(flags.cache_type_v),
+        flash_attention=flags.flash_attn not in FLASH_ATTENTION_OFF,
+        batch_tokens=flags.batch_size,
+        ubatch_tokens=flags.ubatch_size,
+        kv_unified=flags.kv_unified,
+        swa_full="--swa-full" in (canonical(flag) for flag in flags.flags),
     )
-    return headers[0], size, footprint
+    shape = model_shape(headers, f"model {choice.model.name}")
+    return headers[0], size, project(shape, choice.ctx, parallel, settings)
 
 
 def _ask(server_bin: Path, question: str) -> str | None:
@@ -212,12 +223,12 @@ def build_header(
         cell=cell,
         plan=Plan(
             sampling=settings.sampling,
-            passes=plan_passes(
-                len(workset.items), settings.parallel, settings.passes, settings.schedule_seed
-            ),
+            passes=_plans(settings, len(workset.items)),
             schedule_seed=settings.schedule_seed,
             confirm_limit=settings.confirm_limit,
             logit_drift=settings.logit_drift,
+            schedule=None if settings.schedule is None else settings.schedule.name,
+            listed=() if settings.schedule is None else settings.schedule.passes,
         ),
         subject=subject,
         observer=Observer(
@@ -231,6 +242,14 @@ def build_header(
         workset=WorkSetRecord(workset.name, workset.sha256, workset.items),
         scorer=describe_scorer(scorer),
     )
+
+
+def _plans(settings: RunSettings, n_items: int) -> tuple[PassPlan, ...]:
+    n, listed = settings.parallel, settings.schedule
+    if listed is None:
+        return plan_passes(n_items, n, settings.passes, settings.schedule_seed)
+    check_matches(listed.passes, n_items, n, listed.name)
+    return plan_listed(n_items, n, listed.passes)
 
 
 def live_header(
@@ -250,6 +269,7 @@ def live_header(
         kv_type_k=flags.cache_type_k,
         kv_type_v=flags.cache_type_v,
         kv_unified=_layout(flags, known),
+        n_ubatch=flags.ubatch_size,
         server_flags=flags.flags,
         environment=engine_environment(os.environ),
     )

@@ -50,6 +50,34 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
         ) from error
 
 
+def check_new(path: Path) -> None:
+    """Raise `UsageError` where `path` exists or lies in no folder, before any work is done."""
+    if os.path.lexists(path):
+        raise UsageError(f"{path} exists already; choose another file")
+    if not path.parent.is_dir():
+        raise UsageError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that was not there.
+
+    Raises `UsageError` where it is by now, and `BatchInvarianceError` where it cannot be written; no
+    part of it remains then.
+    """
+    try:
+        file = path.open("xb")
+    except FileExistsError as error:
+        raise UsageError(f"{path} exists already; choose another file") from error
+    except OSError as error:
+        raise BatchInvarianceError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with file:
+            file.write(data)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise BatchInvarianceError(f"cannot write {path}: {error.strerror}") from error
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in `folder` durable; a file system that cannot is left as it is."""
     descriptor = os.open(folder, os.O_RDONLY)
