@@ -52,7 +52,6 @@ HELP = """\
 --log-file FNAME                        Log to file
 --log-colors [on|off|auto]              Set colored logging (default: 'auto')
                                         (env: LLAMA_ARG_LOG_COLORS)
--lv,   --verbosity, --log-verbosity N   Set the verbosity threshold
 --log-prefix, --no-log-prefix           Enable prefix in log messages
 --log-timestamps, --no-log-timestamps   Enable timestamps in log messages
 

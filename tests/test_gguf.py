@@ -2,69 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
+import os
 import struct
-from collections.abc import Callable
 from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
 from batch_invariance.errors import GgufError
 from batch_invariance.formats.ggml import FILE_TYPES, GGML_TYPES, GgmlType
-from batch_invariance.formats.gguf import (
-    GgufHeader,
-    model_shape,
-    parse_header,
-    read_header,
-    split_names,
-)
+from batch_invariance.formats.gguf import GgufHeader, model_shape, parse_header, read_header
+from batch_invariance.formats.gguf_stream import CHUNK_BYTES
 from batch_invariance.formats.toy_gguf import ToySpec, toy_model_bytes
-
-U32, F32, STRING, ARRAY = 4, 6, 8, 9
-
-
-def text(value: str) -> bytes:
-    raw = value.encode()
-    return struct.pack("<Q", len(raw)) + raw
-
-
-def u32(name: str, value: int) -> bytes:
-    return text(name) + struct.pack("<II", U32, value)
-
-
-def string(name: str, value: str) -> bytes:
-    return text(name) + struct.pack("<I", STRING) + text(value)
-
-
-def array(name: str, kind: int, count: int, body: bytes) -> bytes:
-    return text(name) + struct.pack("<IIQ", ARRAY, kind, count) + body
-
-
-def tensor(name: str, dims: tuple[int, ...], kind: int, offset: int) -> bytes:
-    shape = struct.pack(f"<I{len(dims)}Q", len(dims), *dims)
-    return text(name) + shape + struct.pack("<IQ", kind, offset)
-
-
-BASE = (
-    string("general.architecture", "llama"),
-    u32("llama.block_count", 3),
-    u32("llama.context_length", 4096),
-    u32("llama.embedding_length", 128),
-    u32("llama.attention.head_count", 4),
+from batch_invariance.live_invariance.model_file import read_model
+from gguf_builder import (
+    ARRAY,
+    BASE,
+    F32,
+    STRING,
+    U32,
+    Value,
+    array,
+    model,
+    named_model,
+    string,
+    tensor,
+    text,
+    u32,
 )
-
-
-def model(
-    *more: bytes,
-    keys: tuple[bytes, ...] = BASE,
-    tensors: tuple[bytes, ...] = (),
-    data: int = 0,
-    version: int = 3,
-) -> bytes:
-    keys = (*keys, *more)
-    head = struct.pack("<4sIQQ", b"GGUF", version, len(tensors), len(keys))
-    body = head + b"".join(keys) + b"".join(tensors)
-    return body + b"\0" * (-len(body) % 32 + data)
 
 
 def test_sizes_that_a_file_leaves_out_are_derived() -> None:
@@ -89,6 +55,9 @@ def test_stated_sizes_win() -> None:
             u32("general.file_type", 15),
             string("general.name", "A name"),
             string("tokenizer.ggml.model", "gpt2"),
+            string("tokenizer.ggml.pre", "llama-bpe"),
+            u32("llama.feed_forward_length", 344),
+            u32("llama.expert_feed_forward_length", 96),
             string("tokenizer.chat_template", "{{ x }}" * 20_000),
         )
     )
@@ -97,7 +66,8 @@ def test_stated_sizes_win() -> None:
     assert (header.expert_count, header.expert_used_count, header.is_moe) == (8, 2, True)
     assert header.file_type_name == "Q4_K_M"
     assert header.name == "A name"
-    assert header.tokenizer_model == "gpt2"
+    assert (header.tokenizer_model, header.tokenizer_pre) == ("gpt2", "llama-bpe")
+    assert (header.feed_forward_length, header.expert_feed_forward_length) == (344, 96)
     assert header.has_chat_template
 
 
@@ -151,9 +121,9 @@ def test_a_claimed_length_is_never_allocated() -> None:
             return data.read(n)
 
     for claim in (
-        array("tokenizer.ggml.tokens", STRING, 1 << 29, b""),
-        array("tokenizer.ggml.scores", F32, 1 << 30, b""),
-        text("general.name") + struct.pack("<IQ", STRING, 1 << 30),
+        array("tokenizer.ggml.tokens", STRING, 1 << 24, b""),
+        array("tokenizer.ggml.scores", F32, 1 << 25, b""),
+        text("general.name") + struct.pack("<IQ", STRING, 1 << 27),
     ):
         source = Watched()
         data = BytesIO(model(claim))
@@ -175,20 +145,11 @@ def test_later_part_of_a_split_model_needs_no_sizes() -> None:
     )
     shape = model_shape([later, first])
     assert shape.weights_bytes == 48
-    assert shape.block_count == 3
+    assert len(shape.blocks) == 3
     with pytest.raises(GgufError, match="needs parts 1 to 2, has 1"):
         model_shape([first])
     with pytest.raises(GgufError, match="needs parts 1 to 2, has 2"):
         model_shape([later])
-
-
-def test_names_of_all_parts() -> None:
-    assert split_names("big-00002-of-00003.gguf", 3) == (
-        "big-00001-of-00003.gguf",
-        "big-00002-of-00003.gguf",
-        "big-00003-of-00003.gguf",
-    )
-    assert split_names("whole.gguf", 1) == ("whole.gguf",)
 
 
 @pytest.mark.parametrize(
@@ -234,56 +195,179 @@ def test_deeply_nested_arrays_are_refused() -> None:
         parse_header(model(array("deep", ARRAY, 1, body)))
 
 
-def _stream(label: str) -> Callable[[int], int]:
-    """Numbers below a bound, from SHA-256, the same on every run."""
-    count = 0
+class Counted:
+    """A file that counts the bytes read of it."""
 
-    def below(bound: int) -> int:
-        nonlocal count
-        count += 1
-        digest = hashlib.sha256(f"{label}:{count}".encode()).digest()
-        return int.from_bytes(digest[:8], "little") % bound
+    def __init__(self, inner: BinaryIO) -> None:
+        self._inner = inner
+        self.read_bytes = 0
 
-    return below
-
-
-def _mutated(data: bytes, header_size: int, below: Callable[[int], int]) -> bytes:
-    changed = bytearray(data)
-    for _ in range(1 + below(4)):
-        at = below(header_size)
-        match below(5):
-            case 0:
-                changed[at] = below(256)
-            case 1:
-                changed[at : at + 8] = struct.pack("<Q", below(1 << 63))
-            case 2:
-                del changed[at : at + 1 + below(40)]
-            case 3:
-                changed[at:at] = bytes(below(256) for _ in range(below(12)))
-            case _:
-                del changed[at:]
-                return bytes(changed)
-    return bytes(changed)
+    def read(self, n: int, /) -> bytes:
+        data = self._inner.read(n)
+        self.read_bytes += len(data)
+        return data
 
 
-def test_no_mutation_raises_anything_else() -> None:
-    below = _stream("gguf mutations")
-    small = model(
-        array("llama.attention.head_count_kv", U32, 3, struct.pack("<3I", 4, 0, 1)),
-        array("tokenizer.ggml.tokens", STRING, 3, text("a") + text("bc") + text("def")),
-        array("nested", ARRAY, 1, struct.pack("<IQI", U32, 1, 7)),
-        string("general.name", "mutant"),
-        tensors=(tensor("t", (64, 2), 8, 0), tensor("u", (3,), 0, 160)),
-        data=192,
+def test_of_a_file_of_100_gb_the_header_alone_is_read(tmp_path: Path) -> None:
+    rows = 1 << 18
+    weights = tuple(
+        tensor(f"blk.{index}.ffn_down.weight", (98_304, rows), 8, index * 98_304 * rows // 32 * 34)
+        for index in range(4)
     )
-    toy = toy_model_bytes(ToySpec())[:12_000]
-    refused = 0
-    for round_number in range(2000):
-        whole = toy if round_number % 8 == 0 else small
-        data = _mutated(whole, len(whole) - 200, below)
-        size = len(data) if round_number % 2 else None
-        try:
-            assert isinstance(read_header(BytesIO(data), size), GgufHeader)
-        except GgufError:
-            refused += 1
-    assert refused > 500
+    head = model(string("tokenizer.chat_template", "x" * 200_000), tensors=weights)
+    path, size = tmp_path / "large.gguf", 4 * 98_304 * rows // 32 * 34 + len(head)
+    path.write_bytes(head)
+    os.truncate(path, size)
+    assert size > 100e9
+    with path.open("rb") as file:
+        counted = Counted(file)
+        header = read_header(counted, size)
+    assert header.weights_bytes == size - len(head)
+    assert counted.read_bytes <= len(head) + CHUNK_BYTES
+    assert read_model(path) == ([header], size)
+    os.truncate(path, size - 1)
+    with pytest.raises(GgufError, match="truncated"):
+        read_model(path)
+
+
+@pytest.mark.parametrize(("kind", "count"), [(F32, 1 << 29), (STRING, 1 << 28), (ARRAY, 1 << 28)])
+def test_a_header_that_would_take_minutes_to_read_is_refused(
+    tmp_path: Path, kind: int, count: int
+) -> None:
+    """The file is as long as the header claims: a hole of zeros reads as anything."""
+    path = tmp_path / "hole.gguf"
+    path.write_bytes(model(array("tokenizer.ggml.scores", kind, count, b"")))
+    os.truncate(path, 1 << 37)
+    with path.open("rb") as file:
+        counted = Counted(file)
+        with pytest.raises(GgufError, match="ends beyond 256 MiB"):
+            read_header(counted, 1 << 37)
+    assert counted.read_bytes <= CHUNK_BYTES
+
+
+def test_keys_that_would_fill_the_memory_are_refused() -> None:
+    many = tuple(string(f"k{index}", "x" * 60_000) for index in range(80))
+    with pytest.raises(GgufError, match="more than 4 MiB of keys"):
+        parse_header(model(*many))
+
+
+def shape_of(header: GgufHeader) -> list[tuple[int, int, int, bool]]:
+    return [
+        (block.heads, block.key_length, block.value_length, block.windowed)
+        for block in model_shape([header]).blocks
+    ]
+
+
+def test_a_plain_model_is_exact() -> None:
+    header = parse_header(named_model("llama", {"attention.head_count_kv": (4, 0, 1, 2)}))
+    assert shape_of(header) == [(4, 32, 32, False), *((n, 32, 32, False) for n in (0, 1, 2))]
+    shape = model_shape([header])
+    assert (shape.upper_bounds, shape.window, shape.state_elements) == ((), None, 0)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "pattern", "windowed"),
+    [
+        ("gpt-oss", {}, (True, False, True, False)),
+        ("gemma3", {}, (True, True, True, True)),
+        ("gemma3", {"attention.sliding_window_pattern": 3}, (True, True, False, True)),
+        (
+            "gemma3",
+            {"attention.sliding_window_pattern": (False, True, False, True)},
+            (False, True, False, True),
+        ),
+        (
+            "gemma4",
+            {"attention.sliding_window_pattern": (True, True, False, False)},
+            (True, True, False, False),
+        ),
+    ],
+)
+def test_windowed_blocks_follow_the_header_then_the_architecture(
+    architecture: str, pattern: dict[str, int | tuple[bool, ...]], windowed: tuple[bool, ...]
+) -> None:
+    header = parse_header(named_model(architecture, {"attention.sliding_window": 512, **pattern}))
+    shape = model_shape([header])
+    assert tuple(block.windowed for block in shape.blocks) == windowed
+    assert (shape.window, shape.upper_bounds) == (512, ())
+    if "attention.sliding_window_pattern" not in pattern:
+        assert header.cache.window_pattern is None
+
+
+def test_windowed_blocks_may_have_heads_of_their_own() -> None:
+    values: dict[str, Value] = {
+        "attention.sliding_window": 512,
+        "attention.sliding_window_pattern": (True, True, False, True),
+        "attention.key_length_swa": 16,
+        "attention.value_length_swa": 8,
+        "attention.shared_kv_layers": 1,
+    }
+    assert shape_of(parse_header(named_model("gemma4", values))) == [
+        (4, 16, 8, True),
+        (4, 16, 8, True),
+        (4, 32, 32, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "values", "says"),
+    [
+        ("llama", {"attention.sliding_window": 512}, "512 tokens; which blocks of 'llama'"),
+        ("gemma4", {"attention.sliding_window": 512}, "counted at full context"),
+        ("llama4", {}, "gives 'llama4' a window"),
+        ("llama", {"attention.shared_kv_layers": 2}, "2 blocks that share a cache"),
+        ("glm4moe", {"nextn_predict_layers": 1}, "1 blocks that predict"),
+        ("deepseek32", {"attention.indexer.key_length": 128}, "an indexer"),
+        ("deepseek2", {"attention.kv_lora_rank": 512}, "latent attention"),
+        ("falcon-h1", {"ssm.inner_size": 64, "ssm.state_size": 16}, "'falcon-h1' are recurrent"),
+        ("rwkv7", {"wkv.head_size": 64}, "'rwkv7' are recurrent"),
+    ],
+)
+def test_what_is_not_known_is_counted_in_full_and_said(
+    architecture: str, values: dict[str, int], says: str
+) -> None:
+    shape = model_shape([parse_header(named_model(architecture, values))])
+    assert len(shape.upper_bounds) == 1
+    assert says in shape.upper_bounds[0]
+    if architecture != "rwkv7":
+        assert [block.windowed for block in shape.blocks] == [False] * 4
+
+
+def test_latent_attention_caches_keys_alone() -> None:
+    values = {
+        "attention.head_count_kv": 1,
+        "attention.key_length": 576,
+        "attention.value_length": 512,
+        "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128,
+        "attention.kv_lora_rank": 512,
+    }
+    header = parse_header(named_model("deepseek2", values))
+    assert shape_of(header) == [(1, 576, 0, False)] * 4
+    assert model_shape([header]).upper_bounds == ()
+
+
+MAMBA = {"ssm.conv_kernel": 4, "ssm.inner_size": 256, "ssm.state_size": 16, "ssm.group_count": 1}
+MAMBA_STATE = 3 * (256 + 2 * 16) + 16 * 256
+
+
+def test_recurrent_blocks_keep_a_state_instead_of_tokens() -> None:
+    def state(architecture: str, values: dict[str, int | tuple[int, ...]]) -> tuple[int, int]:
+        shape = model_shape([parse_header(named_model(architecture, values))])
+        return len(shape.blocks), shape.state_elements
+
+    assert state("mamba2", {**MAMBA, "attention.head_count": 0}) == (0, 4 * MAMBA_STATE)
+    heads = {"attention.head_count_kv": (0, 0, 2, 0)}
+    assert state("granitehybrid", {**MAMBA, **heads}) == (1, 3 * MAMBA_STATE)
+    assert state("qwen35", {**MAMBA, "full_attention_interval": 2}) == (2, 2 * MAMBA_STATE)
+    assert state("falcon-h1", dict(MAMBA)) == (4, 4 * MAMBA_STATE)
+    assert state("rwkv7", {"wkv.head_size": 64}) == (0, 4 * 128 * (2 + 64))
+    assert state("lfm2", {"shortconv.l_cache": 3, **heads}) == (1, 3 * 128 * 2)
+    delta = {"kda.head_dim": 8, "ssm.conv_kernel": 4}
+    assert state("kimi-linear", {**delta, **heads}) == (1, 3 * 4 * 8 * (3 * 3 + 8))
+
+
+def test_sizes_that_differ_by_block_count_as_the_largest() -> None:
+    values: dict[str, Value] = {"feed_forward_length": (128, 512, 256, 0), "vocab_size": 777}
+    header = parse_header(named_model("llama", values))
+    assert (header.feed_forward_length, header.vocab_size) == (512, 777)

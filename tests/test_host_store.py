@@ -20,6 +20,7 @@ from batch_invariance.live_invariance.host import (
     format_bytes,
     host_facts,
     memory_available,
+    memory_refusal,
 )
 from batch_invariance.live_invariance.store import (
     CellLock,
@@ -76,6 +77,31 @@ MEMINFO = "MemTotal: 9000000 kB\nMemAvailable: 8388608 kB\n"
             },
             0,
         ),
+        (
+            "0::/a\n",
+            {
+                "a/memory.max": f"{6 * GIB}\n",
+                "a/memory.high": f"{2 * GIB}\n",
+                "a/memory.current": f"{1 * GIB}\n",
+            },
+            1 * GIB,
+        ),
+        (
+            # A container that sees its own group as the root, and its path from outside.
+            "0::/system.slice/container.scope\n",
+            {"memory.max": f"{5 * GIB}\n", "memory.current": f"{1 * GIB}\n"},
+            4 * GIB,
+        ),
+        ("0::/\n", {"memory.max": f"{64 * GIB}\n", "memory.current": "0\n"}, 8 * GIB),
+        ("0::/\n", {"memory.max": "5\n"}, 8 * GIB),
+        (
+            "4:memory:/\n",
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "memory/memory.usage_in_bytes": "4096\n",
+            },
+            8 * GIB,
+        ),
     ],
 )
 def test_available_memory_is_what_the_tightest_limit_leaves(
@@ -87,6 +113,12 @@ def test_available_memory_is_what_the_tightest_limit_leaves(
 
 def test_available_memory_is_unknown_where_the_system_does_not_tell(tmp_path: Path) -> None:
     assert memory_available(tmp_path / "proc", tmp_path / "cgroup") is None
+
+
+def test_a_broken_meminfo_says_nothing(tmp_path: Path) -> None:
+    for text in ("", "MemAvailable:\n", "MemAvailable: lots\n"):
+        proc = write_tree(tmp_path / "proc", {"meminfo": text})
+        assert memory_available(proc, tmp_path / "cgroup") is None
 
 
 def test_the_host_is_described_without_names() -> None:
@@ -118,6 +150,17 @@ def test_guards_refuse_with_their_name_and_figures(
     with pytest.raises(GuardRefused, match="disk guard"):
         check_disk(tmp_path / "not" / "yet", 1 << 60)
     check_disk(tmp_path, 1)
+
+
+def test_a_refusal_names_its_guard_without_raising() -> None:
+    assert memory_refusal(5 * GIB, 3 * GIB, 5 * GIB, 8 * GIB) is None
+    assert memory_refusal(5 * GIB, 3 * GIB, None, None) is None
+    over = memory_refusal(5 * GIB, 3 * GIB, 4 * GIB, 7 * GIB)
+    assert over is not None
+    assert over.guard == "footprint"
+    short = memory_refusal(5 * GIB, 3 * GIB, None, 7 * GIB)
+    assert short is not None
+    assert short.guard == "memory"
 
 
 def test_free_disk_of_a_folder_that_is_still_to_be_made(tmp_path: Path) -> None:

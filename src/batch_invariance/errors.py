@@ -46,6 +46,10 @@ class WorkSetError(FileFormatError):
     """A work-set cannot be used. All faults of the file are listed at once."""
 
 
+class RegistryError(FileFormatError):
+    """A model registry cannot be used. All faults of its tables are listed at once."""
+
+
 class GgufError(FileFormatError):
     """A file is not a GGUF model, or its header is truncated or absurd."""
 

@@ -9,13 +9,37 @@ import sys
 from collections.abc import Sequence
 
 from batch_invariance import __version__
-from batch_invariance.cli import canary, run_live, run_mock, verify_cert
+from batch_invariance.cli import (
+    attest,
+    canary,
+    gate,
+    plan_n,
+    probe,
+    profiles,
+    run_live,
+    run_mock,
+    schedule,
+    verify_cert,
+    workset,
+)
 from batch_invariance.cli.exit_codes import EPILOG
 from batch_invariance.errors import BatchInvarianceError
 from batch_invariance.live_invariance.interrupts import interruptible
 from batch_invariance.live_invariance.text import printable
 
-VERBS = (run_live, run_mock, verify_cert, canary)
+VERBS = (
+    run_live,
+    run_mock,
+    verify_cert,
+    gate,
+    attest,
+    plan_n,
+    workset,
+    schedule,
+    profiles,
+    probe,
+    canary,
+)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.plan import request_count
 from batch_invariance.invariance_diff.records import Header
+from batch_invariance.live_invariance.cell_choice import Setting
 from batch_invariance.live_invariance.host import format_bytes, memory_available
 from batch_invariance.live_invariance.launch import LaunchCommand, build_argv
 from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowledge, launch_spec
@@ -15,21 +16,31 @@ from batch_invariance.live_invariance.produce import evidence_bytes
 from batch_invariance.live_invariance.text import printable
 
 
-def commands(
-    header: Header, choice: ServerChoice, known: ServerKnowledge
-) -> tuple[LaunchCommand, ...]:
-    """Both server command lines; port and key file are chosen at the launch."""
-    return tuple(
-        build_argv(launch_spec(choice, known, parallel)) for parallel in (1, header.cell.dispatch_n)
-    )
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """A run that has not begun: its header, server and model, where each value of the cell stands,
+    why it can never be GREEN, and what else is to be said."""
+
+    header: Header
+    choice: ServerChoice
+    known: ServerKnowledge
+    origins: tuple[Setting, ...]
+    shortfalls: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def commands(self) -> tuple[LaunchCommand, ...]:
+        """Both server command lines; port and key file are chosen at the launch."""
+        return tuple(
+            build_argv(launch_spec(self.choice, self.known, parallel))
+            for parallel in (1, self.header.cell.dispatch_n)
+        )
 
 
-def plan_text(
-    header: Header, choice: ServerChoice, known: ServerKnowledge, shortfalls: Sequence[str]
-) -> str:
+def plan_text(view: PlanView) -> str:
     """The plan for a person, ending in a newline."""
+    header, choice, known = view.header, view.choice, view.known
     cell, model = header.cell, known.model
-    launches = commands(header, choice, known)
+    launches = view.commands()
     footprint = known.footprint
     free = memory_available()
     experts = f", {model.expert_count} experts" if model.expert_count else ", dense"
@@ -61,15 +72,17 @@ def plan_text(
     lines += [f"  {shlex.join(launch.argv)}" for launch in launches]
     if launches[0].omitted_flags:
         lines.append(f"  left out, unknown to this build: {' '.join(launches[0].omitted_flags)}")
-    lines += [f"this run can never be GREEN: {reason}" for reason in shortfalls]
+    lines.append("from")
+    lines += [f"  {s.name} {printable(s.value)}: {printable(s.origin)}" for s in view.origins]
+    lines += view.notes
+    lines += [f"this run can never be GREEN: {reason}" for reason in view.shortfalls]
     return "\n".join(lines) + "\n"
 
 
-def plan_as_json(
-    header: Header, choice: ServerChoice, known: ServerKnowledge, shortfalls: Sequence[str]
-) -> dict[str, object]:
+def plan_as_json(view: PlanView) -> dict[str, object]:
     """The plan as one JSON object."""
-    launches = commands(header, choice, known)
+    header, known = view.header, view.known
+    launches = view.commands()
     return {
         "cell": to_json(header.cell),
         "source": header.source.value,
@@ -77,7 +90,13 @@ def plan_as_json(
         "requests": request_count(header.plan.passes, header.cell.dispatch_n),
         "launches": [list(launch.argv) for launch in launches],
         "omitted_flags": list(launches[0].omitted_flags),
-        "footprint": {**to_json(known.footprint), "total_bytes": known.footprint.total_bytes},
+        "footprint": {
+            **to_json(known.footprint),
+            "overhead_bytes": known.footprint.overhead_bytes,
+            "total_bytes": known.footprint.total_bytes,
+        },
         "evidence_bytes": evidence_bytes(header),
-        "never_green": list(shortfalls),
+        "origins": to_json(view.origins),
+        "notes": list(view.notes),
+        "never_green": list(view.shortfalls),
     }

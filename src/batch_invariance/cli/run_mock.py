@@ -5,9 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from batch_invariance.cli.ci_output import (
+    add_ci_options,
+    ci_targets,
+    produced_cell,
+    write_ci_outputs,
+)
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.run_options import (
     add_cell_options,
@@ -15,6 +22,7 @@ from batch_invariance.cli.run_options import (
     conduct_from,
     load_scorer,
     load_workset,
+    prepared,
     settings_from,
 )
 from batch_invariance.cli.style import Style
@@ -69,6 +77,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_cell_options(parser, max_tokens=24)
     add_output_options(parser)
+    add_ci_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -79,10 +88,11 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if args.cert_source not in (None, Source.MOCK.value):
         raise UsageError(f"--cert-source {args.cert_source}: this run's source is mock")
     validate_ctx(args.ctx)
+    targets = ci_targets(args)
     settings = settings_from(args, args.parallel)
     kind = BatchDivergence(args.batch_divergence)
     behaviour = MockBehaviour(kind, divergence_fraction=args.divergence_fraction)
-    workset = load_workset(args.workset) if args.workset else builtin_workset()
+    workset = prepared(load_workset(args.workset) if args.workset else builtin_workset(), args)
     scorer = load_scorer(args)
     cell = Cell(MODEL, args.ctx, args.parallel, "f16", "f16", False, 512, (), {})
     model = ModelFacts(MODEL_FILE, 0, sha256_hex(b"mock"), "computed", expert_count=0)
@@ -90,11 +100,14 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     header = build_header(Source.MOCK, cell, subject, settings, workset, scorer)
     for reason in plan_shortfalls(workset, settings):
         print(f"this run can never be GREEN: {reason}", file=sys.stderr)
+    targets.clear()
+    began = time.monotonic()
     conduct, progress = conduct_from(args, header)
     try:
         produced = produce(header, MockLauncher(args.ctx, behaviour), scorer, args.out_dir, conduct)
     finally:
         progress.close()
+    write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])
     asked = _asked(kind, args.logit_drift)
     good = produced.certificate.verdict is asked
     code = ExitCode.PROMOTABLE if good else ExitCode.NOT_PROMOTED

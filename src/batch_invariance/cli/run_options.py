@@ -9,6 +9,7 @@ from pathlib import Path
 
 from batch_invariance.cli.progress import Progress
 from batch_invariance.errors import UsageError
+from batch_invariance.invariance_diff.codewords import with_codewords
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule_file import parse_schedule
@@ -17,6 +18,7 @@ from batch_invariance.live_invariance.prepare import ListedSchedule, RunSettings
 from batch_invariance.live_invariance.produce import Conduct
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.scorer_api import ExactMatch, Scorer, resolve_scorer
+from batch_invariance.scorers import SHIPPED
 
 MAX_INPUT_BYTES = 1 << 30
 MOST = 1e9
@@ -48,8 +50,21 @@ def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     )
     group.add_argument(
         "--scorer",
-        metavar="PKG.MOD:NAME",
-        help="a Scorer subclass, an instance, or f(text, expected); default: exact match",
+        metavar="NAME",
+        help=f"a shipped one ({', '.join(shipped.name for shipped in SHIPPED)}) or PKG.MOD:NAME, "
+        "a Scorer subclass, an instance, or f(text, expected); default: exact_match",
+    )
+    group.add_argument(
+        "--scorer-param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of the scorer; may be repeated",
+    )
+    group.add_argument(
+        "--codewords",
+        action="store_true",
+        help="give each item's system prompt a codeword, to catch one answer's text in another",
     )
     group.add_argument(
         "--logit-drift",
@@ -151,6 +166,15 @@ def read_input(path: Path, option: str) -> bytes:
         raise UsageError(f"{option} {path}: {error.strerror}; check the path") from error
 
 
-def load_scorer(args: argparse.Namespace) -> Scorer:
-    """The scorer that was named, or exact match."""
-    return resolve_scorer(args.scorer) if args.scorer else ExactMatch()
+def load_scorer(args: argparse.Namespace, default: Scorer | None = None) -> Scorer:
+    """The scorer that was named, or the default: exact match unless a profile brings another."""
+    if args.scorer is not None:
+        return resolve_scorer(args.scorer, args.scorer_param)
+    if args.scorer_param:
+        raise UsageError("--scorer-param: name its --scorer too")
+    return default or ExactMatch()
+
+
+def prepared(workset: WorkSet, args: argparse.Namespace) -> WorkSet:
+    """The work-set as it goes out: with codewords where they are asked for."""
+    return with_codewords(workset, args.seed) if args.codewords else workset

@@ -6,9 +6,16 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from batch_invariance.cli.ci_output import (
+    add_ci_options,
+    ci_targets,
+    verification_cell,
+    write_ci_outputs,
+)
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import gate_lines
@@ -44,6 +51,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("certificate", type=Path, metavar="CERT")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="where the evidence is")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    add_ci_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -58,7 +66,12 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         raise BatchInvarianceError(
             f"no evidence at {evidence}: without it a certificate can be shown, not verified"
         )
+    targets = ci_targets(args, [args.certificate, evidence])
+    targets.clear()
+    began = time.monotonic()
     result = verify_certificate(data, read_lines(evidence))
+    cell = verification_cell(args.certificate, data, result, time.monotonic() - began)
+    write_ci_outputs(targets, [cell])
     code = _code(result)
     if args.json:
         print(json.dumps(_as_json(result, code)))

@@ -2,7 +2,7 @@
 
 Rules that hold for every method: little-endian; at most one chunk of memory is held, whatever a
 length field claims; where the file's size is known, a claimed length is checked against what is
-left before it is used; every fault is a `GgufError`.
+left before it is used; nothing is read beyond `MAX_HEADER_BYTES`; every fault is a `GgufError`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ CHUNK_BYTES: Final = 1 << 18
 MAX_TEXT_BYTES: Final = 1 << 16
 MAX_CLAIM: Final = 1 << 30
 """Longest string and array that ggml itself accepts (GGUF_MAX_STRING_LENGTH, b11434)."""
+MAX_HEADER_BYTES: Final = 1 << 28
+"""Most that is ever read of a file: many times what the largest vocabularies take."""
 MAX_ARRAY_DEPTH: Final = 4
 MAX_KEPT_ELEMENTS: Final = 4096
 
@@ -88,9 +90,14 @@ class Cursor:
         raise GgufError(self._what, [issue])
 
     def claim(self, n: int, of: str) -> None:
-        """Refuse a length of `n` bytes that the file cannot hold."""
+        """Refuse a length of `n` bytes that the file, or any header, cannot hold."""
         if self._size is not None and n > self._size - self.position:
             self._fail_truncated(n, of)
+        if n > MAX_HEADER_BYTES - self.position:
+            self.fail(
+                f"{of} ends beyond {MAX_HEADER_BYTES >> 20} MiB; no header is as long, so this is "
+                "no language model"
+            )
 
     def take(self, n: int, of: str) -> bytes:
         """The next `n` bytes; callers pass at most `MAX_TEXT_BYTES`."""
@@ -205,6 +212,7 @@ class Cursor:
         have = len(self._buffer) - self._at
         if have >= n:
             return self._at
+        self.claim(n, of)
         parts = [self._buffer[self._at :]]
         while have < n:
             part = self._source.read(max(CHUNK_BYTES, n - have))

@@ -1,89 +1,82 @@
 """How much memory a cell needs, from the numbers in the model's header.
 
-Pure arithmetic; every result is in bytes. Weights and KV cache are exact: llama-server b10068
-prints the same KV buffer sizes for every cache type. The overhead is an estimate from above.
+Pure arithmetic; every result is in bytes. docs/planning.md compares it with what llama-server says
+that it allocates. The weights are exact. So is the KV cache, unless the shape says that it is an
+upper bound. The compute buffer is exact for dense models with the layout of Llama and an estimate
+for others.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
 from batch_invariance.errors import UsageError
+from batch_invariance.invariance_diff.kv_cache import (
+    STATE_BYTES,
+    BlockCache,
+    CacheCells,
+    KvType,
+    ServerSettings,
+    cache_cells,
+    kv_bytes,
+)
 
-UBATCH_TOKENS: Final = 512
-"""llama-server's default `--ubatch-size`."""
+__all__ = ["Footprint", "KvType", "ModelShape", "ServerSettings", "project"]
+
 PROCESS_BYTES: Final = 48 << 20
 """The server without weights, KV and compute buffers: peak RSS 19 MiB with a toy model and 28 MiB
 with a vocabulary of 49,152, b10068 on x86-64."""
-ACTIVATION_WIDTHS: Final = 16
-"""Compute buffer per token of a micro-batch, in float32 rows of the embedding: 12 measured on
-SmolLM2-135M, b10068."""
 FLOAT_BYTES: Final = 4
-
-
-class KvType(Enum):
-    """An element type of the KV cache, by llama-server's name for `-ctk` and `-ctv`.
-
-    A block of `block_elements` takes `block_bytes` (`kv_cache_types` in common/arg.cpp, sizes in
-    ggml-common.h, b11434).
-    """
-
-    F32 = ("f32", 1, 4)
-    F16 = ("f16", 1, 2)
-    BF16 = ("bf16", 1, 2)
-    Q8_0 = ("q8_0", 32, 34)
-    Q4_0 = ("q4_0", 32, 18)
-    Q4_1 = ("q4_1", 32, 20)
-    IQ4_NL = ("iq4_nl", 32, 18)
-    Q5_0 = ("q5_0", 32, 22)
-    Q5_1 = ("q5_1", 32, 24)
-
-    def __init__(self, label: str, block_elements: int, block_bytes: int) -> None:
-        self.label = label
-        self.block_elements = block_elements
-        self.block_bytes = block_bytes
-
-    @classmethod
-    def parse(cls, label: str) -> KvType:
-        """The type that llama-server calls `label`.
-
-        Raises:
-            UsageError: there is none of that name.
-        """
-        for kind in cls:
-            if kind.label == label:
-                return kind
-        valid = ", ".join(kind.label for kind in cls)
-        raise UsageError(f"unknown KV cache type {label!r}; llama-server knows {valid}")
+MASK_BYTES: Final = 2
+"""Bytes of an element of the attention mask under flash attention: float16."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
     """The sizes of a model that its memory depends on.
 
-    Lengths are in elements; `head_count_kv` has one entry per block, 0 where a block caches
-    nothing. `vocab_size` is in tokens, `weights_bytes` sums all tensors of all parts.
+    `blocks` holds the blocks that have a KV cache; `window` is the sliding window of the windowed
+    ones, in tokens. Lengths are in elements: `key_length` of one head, `feed_forward_length` of a
+    dense block (0: none), `expert_length` of one expert, of which `experts_used` work on a token;
+    `recurrent_length` is the inner size of recurrent blocks and `state_elements` what all of them
+    keep of one sequence. `vocab_size` is in tokens, `weights_bytes` sums all tensors of all parts.
+    `upper_bounds` says in words why the KV cache may be smaller than projected; empty: exact.
     """
 
-    block_count: int
+    blocks: tuple[BlockCache, ...]
     head_count: int
-    head_count_kv: tuple[int, ...]
     key_length: int
-    value_length: int
     embedding_length: int
+    feed_forward_length: int
     vocab_size: int
     weights_bytes: int
+    experts_used: int = 0
+    expert_length: int = 0
+    window: int | None = None
+    recurrent_length: int = 0
+    state_elements: int = 0
+    upper_bounds: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The memory of one server, in bytes."""
+    """The memory of one server, in bytes.
+
+    `kv_bytes` includes the state of recurrent blocks. `compute_bytes` and `output_bytes` are the
+    buffers of those names in the server's log; `process_bytes` is what it does not log.
+    """
 
     weights_bytes: int
     kv_bytes: int
-    overhead_bytes: int
+    compute_bytes: int
+    output_bytes: int
+    process_bytes: int
+
+    @property
+    def overhead_bytes(self) -> int:
+        """All but weights and KV cache."""
+        return self.compute_bytes + self.output_bytes + self.process_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -91,53 +84,66 @@ class Footprint:
         return self.weights_bytes + self.kv_bytes + self.overhead_bytes
 
 
-def kv_bytes_per_token(shape: ModelShape, k_type: KvType, v_type: KvType) -> int:
-    """Bytes of KV cache that one token takes over all blocks.
-
-    From above where a model caches less than all heads of all blocks: sliding windows, blocks that
-    share a cache, latent attention that keeps no values.
-
-    Raises:
-        UsageError: the heads do not divide into the type's blocks; the server would refuse too.
-    """
-    heads = sum(shape.head_count_kv)
-    keys = _row_bytes(k_type, shape.key_length, "K")
-    values = _row_bytes(v_type, shape.value_length, "V")
-    return heads * (keys + values)
-
-
 def project(
-    shape: ModelShape,
-    ctx: int,
-    parallel: int,
-    k_type: KvType = KvType.F16,
-    v_type: KvType = KvType.F16,
-    flash_attention: bool = True,
+    shape: ModelShape, ctx: int, parallel: int, settings: ServerSettings | None = None
 ) -> Footprint:
     """The footprint of a server with `parallel` slots of `ctx` tokens each.
 
-    Under unified KV all slots share one cache: project `ctx * parallel` tokens for one slot.
-    Without flash attention the scores of a whole micro-batch are held in memory.
-
     Raises:
-        UsageError: `ctx` or `parallel` is below 1, or the KV type does not fit the heads.
+        UsageError: `ctx`, `parallel` or a batch is below 1, or the server would refuse the KV
+            types.
     """
+    settings = settings or ServerSettings()
     if ctx < 1 or parallel < 1:
         raise UsageError(f"no memory to project for ctx {ctx} and parallel {parallel}; give 1 up")
-    kv_bytes = kv_bytes_per_token(shape, k_type, v_type) * ctx * parallel
-    mask_and_scores = ctx * (1 if flash_attention else 1 + shape.head_count)
-    per_token = ACTIVATION_WIDTHS * shape.embedding_length + mask_and_scores
-    logits = shape.vocab_size * parallel
-    overhead = PROCESS_BYTES + FLOAT_BYTES * (UBATCH_TOKENS * per_token + logits)
-    return Footprint(shape.weights_bytes, kv_bytes, overhead)
-
-
-def _row_bytes(kind: KvType, length: int, side: str) -> int:
-    """Bytes of one head's row of `length` elements."""
-    blocks, rest = divmod(length, kind.block_elements)
-    if rest:
+    if settings.batch_tokens < 1 or settings.ubatch_tokens < 0:
         raise UsageError(
-            f"KV cache type {kind.label} for {side} packs {kind.block_elements} elements at a "
-            f"time and this model's heads have {length}; choose f16"
+            f"no memory to project for batches of {settings.batch_tokens} and "
+            f"{settings.ubatch_tokens} tokens; give 1 up"
         )
-    return blocks * kind.block_bytes
+    cells = cache_cells(ctx, parallel, shape.window, settings)
+    state = STATE_BYTES * shape.state_elements * parallel
+    return Footprint(
+        weights_bytes=shape.weights_bytes,
+        kv_bytes=kv_bytes(shape.blocks, settings, cells) + state,
+        compute_bytes=_compute_bytes(shape, cells, parallel, settings.flash_attention),
+        output_bytes=FLOAT_BYTES * shape.vocab_size * parallel,
+        process_bytes=PROCESS_BYTES,
+    )
+
+
+def _compute_bytes(shape: ModelShape, cells: CacheCells, parallel: int, flash: bool) -> int:
+    """The compute buffer: the larger of a full micro-batch and of one token for every slot.
+
+    The server sizes it at start for the worst case, a micro-batch over all slots (`sched_reserve`
+    in llama-context.cpp). What lives at once in one block is measured; see docs/planning.md.
+    """
+    widths = _attention_floats(shape), _feed_forward_floats(shape)
+    mask = cells.full
+    if any(block.windowed for block in shape.blocks):
+        mask += cells.windowed
+    tokens = -(-cells.ubatch // parallel) * parallel
+    if flash:
+        per_token = FLOAT_BYTES * max(widths) + MASK_BYTES * mask
+    else:
+        scores = shape.head_count * cells.full
+        per_token = FLOAT_BYTES * (mask + max(widths[0] + scores, widths[1]))
+    logits = FLOAT_BYTES * parallel * (shape.vocab_size + 3 * shape.embedding_length)
+    return max(tokens * per_token, logits)
+
+
+def _attention_floats(shape: ModelShape) -> int:
+    """Floats per token that an attention or recurrent block holds at once, scores aside."""
+    queries = shape.head_count * shape.key_length
+    keys = max((block.heads * block.key_length for block in shape.blocks), default=0)
+    attention = 3 * shape.embedding_length + 3 * queries + 2 * keys
+    recurrent = 4 * shape.embedding_length + 8 * shape.recurrent_length
+    return max(attention, recurrent if shape.recurrent_length else 0)
+
+
+def _feed_forward_floats(shape: ModelShape) -> int:
+    """Floats per token that a feed-forward block holds at once, dense or of experts."""
+    dense = 3 * shape.feed_forward_length + 4 * shape.embedding_length
+    per_expert = 3 * shape.expert_length + shape.embedding_length
+    experts = shape.experts_used * per_expert + 5 * shape.embedding_length
+    return max(dense, experts if shape.experts_used else 0)

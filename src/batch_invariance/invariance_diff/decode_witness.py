@@ -18,7 +18,7 @@ FIELDS = 3
 """Numbers per participant of a run: lane, task, prompt tokens."""
 
 Run = tuple[int, ...]
-"""One of `records.DecodeRuns.runs`: how many passes, then (lane, task, prompt tokens) per member."""
+"""One of `records.DecodeRuns.runs`: passes, then (lane, task, prompt tokens) per member."""
 
 
 @dataclass(frozen=True, slots=True)

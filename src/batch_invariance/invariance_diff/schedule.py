@@ -23,7 +23,6 @@ from batch_invariance.errors import ScheduleError
 from batch_invariance.invariance_diff.digest import digest_of, seeded_order
 from batch_invariance.invariance_diff.rules import MAX_SLOTS
 
-
 MAX_DELAY_MS = 600_000
 
 
@@ -45,8 +44,8 @@ class Ordering(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One planned request. `lane` is None where the first free lane takes it; `delay_ms` is the time
-    from its group's release, or from its lane's falling free, to its own."""
+    """One planned request. `lane` is None where the first free lane takes it; `delay_ms` is the
+    time from its group's release, or from its lane's falling free, to its own."""
 
     item: int
     occurrence: int
@@ -194,7 +193,7 @@ def _request_faults(schedule: PassSchedule) -> list[str]:
     pinned, delays = schedule.pinned, schedule.delays_ms
     if pinned is not None:
         if schedule.kind is DispatchKind.SATURATE:
-            issues.append("a saturated pass has no pinned lanes: the first free one takes a request")
+            issues.append("a saturated pass has no pinned lanes: any free one takes a request")
         elif len(pinned) != n:
             issues.append(f"{len(pinned)} pinned lanes for {n} requests")
         issues += [f"lane {lane} does not exist" for lane in pinned if not 0 <= lane < lanes]

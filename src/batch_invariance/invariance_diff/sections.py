@@ -113,13 +113,16 @@ class Controls:
 @dataclass(frozen=True, slots=True)
 class Row:
     """One item of the work-set. `proved_shared_decodes` of `own_decodes` is the best proof among
-    its C trials, by `witness` (None where nothing is proved); `content_sha` digests A's answer."""
+    its C trials, by `witness` (None where nothing is proved); `content_sha` digests A's answer,
+    `score` is A's, `mean_score_c` the mean over its scored C trials."""
 
     id: str
     family: str | None
     fill: float | None
     content_sha: str | None
     score: float | None
+    mean_score_c: float | None
+    n_score_changed: int
     n_c_compared: int
     n_c_divergent: int
     n_c_co_batched: int
@@ -250,6 +253,8 @@ def rows_of(examined: Examined) -> tuple[Row, ...]:
                 fill=item.fill,
                 content_sha=facts.content_a[i],
                 score=facts.score_a[i],
+                mean_score_c=seen.score_sum / seen.n_scored if seen.n_scored else None,
+                n_score_changed=seen.n_score_changed,
                 n_c_compared=seen.n_compared,
                 n_c_divergent=seen.n_divergent,
                 n_c_co_batched=seen.n_co_batched,

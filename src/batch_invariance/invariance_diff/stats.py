@@ -38,7 +38,7 @@ SUB_BINS = 4
 
 
 class LogHistogram:
-    """Counts numbers of the size of a float32 in bins of a quarter octave; exact alike on every platform.
+    """Counts numbers of the size of a float32 in bins of a quarter octave, alike on every platform.
 
     A bin's edges are 2**(e-1) * (1 + s/4) for whole e and s of 0 to 3, so a value and the upper
     edge of its bin differ by a quarter at most.

@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from batch_invariance.errors import WorkSetError
@@ -29,14 +28,16 @@ from batch_invariance.invariance_diff.workset_json import (
     JsonObject,
     check_keys,
     entries,
-    is_absurd,
+    fill_field,
     json_faults,
     kind,
+    label_field,
+    limit_field,
     show,
+    string_field,
 )
 
 _MAX_LISTED = 20  # faults spelled out in one error
-_MAX_TOKENS = 2**31 - 1  # the server reads the limit into an int32
 
 _ROLES = ("system", "user", "assistant", "tool")
 _TEXT_KEYS = ("item", "prompt", "messages")
@@ -64,9 +65,6 @@ _UNSUPPORTED: dict[str, tuple[object, ...]] = {
 }
 _BODY_KEYS = ("messages", *_LIMIT_KEYS, *_PINNED, *_UNSUPPORTED)
 
-# Control characters, line separators and text-direction overrides: ids and families are printed.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
 
 @dataclass(frozen=True, slots=True)
 class WorkSet:
@@ -89,9 +87,18 @@ def parse_workset(data: bytes, name: str) -> WorkSet:
     from 0 as the certificate does, `line 4` from 1 as editors do.
     """
     faults: list[str] = []
+    return workset_from(entries(data, faults), faults, name)
+
+
+def workset_from(placed: Iterable[tuple[str, object]], faults: list[str], name: str) -> WorkSet:
+    """Read a work-set from JSON values, each with the position that a fault in it is named by.
+
+    `faults` are those found before, and those found while `placed` is read. Raises `WorkSetError`
+    with all of them and its own.
+    """
     items: list[Item] = []
     owner: dict[str, str] = {}
-    for where, value in entries(data, faults):
+    for where, value in placed:
         found = list(json_faults(value))
         item = _read_item(value, found)
         if item.id in owner:
@@ -103,10 +110,20 @@ def parse_workset(data: bytes, name: str) -> WorkSet:
     if not items and not faults:
         faults.append("holds no items")
     if faults:
-        more = len(faults) - _MAX_LISTED
-        tail = [f"and {more} more"] if more > 0 else []
-        shown = name if name.isprintable() else repr(name)
-        raise WorkSetError(f"work-set {shown}", faults[:_MAX_LISTED] + tail)
+        raise workset_error(name, faults)
+    return named_workset(items, name)
+
+
+def workset_error(name: str, faults: Sequence[str]) -> WorkSetError:
+    """The error that lists the faults of the file `name`, the first twenty in full."""
+    more = len(faults) - _MAX_LISTED
+    tail = [f"and {more} more"] if more > 0 else []
+    shown = name if name.isprintable() else repr(name)
+    return WorkSetError(f"work-set {shown}", [*faults[:_MAX_LISTED], *tail])
+
+
+def named_workset(items: Sequence[Item], name: str) -> WorkSet:
+    """A work-set of `items`, at least one; those whose id is empty get one from their content."""
     named = _with_ids(items)
     return WorkSet(name, named, items_sha256(named))
 
@@ -178,9 +195,9 @@ def _read_item(value: object, faults: list[str]) -> Item:
     item = _read_batch(value, faults) if is_batch else _read_plain(value, faults)
     return replace(
         item,
-        expected_answer=_string(value, "expected_answer", faults),
-        family=_label(value, "family", faults),
-        fill=_fill(value, faults),
+        expected_answer=string_field(value, "expected_answer", faults),
+        family=label_field(value, "family", faults),
+        fill=fill_field(value, faults),
     )
 
 
@@ -194,22 +211,22 @@ def _read_plain(obj: JsonObject, faults: list[str]) -> Item:
     elif given == ["messages"]:
         messages = _messages(obj["messages"], "messages", faults)
     else:
-        messages = (Message("user", _string(obj, given[0], faults) or ""),)
-    system = _string(obj, "system", faults)
+        messages = (Message("user", string_field(obj, given[0], faults) or ""),)
+    system = string_field(obj, "system", faults)
     if system is not None:
         if any(message.role == "system" for message in messages):
             faults.append("system is given beside a system message; give it once")
         messages = (Message("system", system), *messages)
-    limit = _limit(obj, "max_tokens", "", faults)
-    return Item(_label(obj, "id", faults) or "", messages, max_tokens=limit)
+    limit = limit_field(obj, "max_tokens", "", faults)
+    return Item(label_field(obj, "id", faults) or "", messages, max_tokens=limit)
 
 
 def _read_batch(obj: JsonObject, faults: list[str]) -> Item:
     check_keys(obj, _BATCH_KEYS, "", faults)
-    url = _string(obj, "url", faults)
+    url = string_field(obj, "url", faults)
     if url is not None and not url.endswith("/chat/completions"):
         faults.append(f"url {show(url)} is unsupported; only chat completions are")
-    custom_id = _label(obj, "custom_id", faults) or ""
+    custom_id = label_field(obj, "custom_id", faults) or ""
     body = obj.get("body")
     if not isinstance(body, JsonObject):
         faults.append(f"body must be an object, is {kind(body)}")
@@ -220,7 +237,7 @@ def _read_batch(obj: JsonObject, faults: list[str]) -> Item:
         if asked is not None and not any(_same_json(asked, value) for value in harmless):
             faults.append(f"body.{key} is unsupported: it would change what is asked")
     messages = _messages(body.get("messages"), "body.messages", faults)
-    limits = {_limit(body, key, "body.", faults) for key in _LIMIT_KEYS} - {None}
+    limits = {limit_field(body, key, "body.", faults) for key in _LIMIT_KEYS} - {None}
     if len(limits) > 1:
         faults.append("body.max_tokens and body.max_completion_tokens differ; give one")
     return Item(custom_id, messages, max_tokens=min(filter(None, limits), default=None))
@@ -270,41 +287,3 @@ def _content(value: object, path: str, faults: list[str]) -> str:
         else:
             faults.append(f'{path}[{index}] must be {{"type": "text", "text": "..."}}')
     return "\n".join(texts)
-
-
-def _string(obj: JsonObject, key: str, faults: list[str]) -> str | None:
-    value = obj.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    quote = "; put it in quotes" if isinstance(value, (int, float)) else ""
-    faults.append(f"{key} must be a string, is {kind(value)}{quote}")
-    return None
-
-
-def _label(obj: JsonObject, key: str, faults: list[str]) -> str | None:
-    """Read a string that reports print: not empty, nothing in it that could upset a terminal."""
-    value = _string(obj, key, faults)
-    if value is None or (value and not _UNPRINTABLE.search(value)):
-        return value
-    faults.append(f"{key} {show(value)} must be non-empty and without control characters")
-    return None
-
-
-def _fill(obj: JsonObject, faults: list[str]) -> float | None:
-    value = obj.get("fill")
-    if value is None or is_absurd(value):
-        return None
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
-        return abs(float(value))  # -0.0 and 0 are one fill, with one digest
-    faults.append(f"fill must be a number from 0 to 1, is {kind(value)}")
-    return None
-
-
-def _limit(obj: JsonObject, key: str, prefix: str, faults: list[str]) -> int | None:
-    value = obj.get(key)
-    if value is None or is_absurd(value):
-        return None
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKENS:
-        return value
-    faults.append(f"{prefix}{key} must be a whole number from 1 to {_MAX_TOKENS}, is {kind(value)}")
-    return None

@@ -16,9 +16,12 @@ from collections.abc import Collection, Iterator, Sequence
 
 _MAX_SHOWN = 40  # characters of the user's text quoted in a fault
 _MAX_DEPTH = 64  # of nested lists and objects in one entry; requests need about six
+_MAX_TOKENS = 2**31 - 1  # the server reads the limit into an int32
 _MAX_DIGITS = 100  # of an integer; int() of many more is slow, and float() of 309 overflows
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+# Control characters, line separators and text-direction overrides: ids and families are printed.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class JsonObject(dict[str, object]):
@@ -34,10 +37,8 @@ class JsonObject(dict[str, object]):
 
 def entries(data: bytes, faults: list[str]) -> Iterator[tuple[str, object]]:
     """Yield each entry with its position; what is no JSON goes to `faults`."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        faults.append(f"is not UTF-8 at byte {error.start}; save it as UTF-8")
+    text = decode(data, faults)
+    if text is None:
         return
     if not text.strip(" \t\r\n"):
         faults.append("is empty; it must be a JSON list or JSON Lines")
@@ -56,6 +57,21 @@ def entries(data: bytes, faults: list[str]) -> Iterator[tuple[str, object]]:
                 faults += broken
                 if not broken:
                     yield f"line {number}", value
+
+
+def decode(data: bytes, faults: list[str]) -> str | None:
+    """The text of a UTF-8 file without its byte order mark; None with a fault when it is none."""
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        faults.append(f"is not UTF-8 at byte {error.start}; save it as UTF-8")
+        return None
+
+
+def parse_list(text: str) -> list[object] | None:
+    """The JSON list that a text is; None for any other text."""
+    value = _load(text, "", []) if text.lstrip().startswith("[") else None
+    return value if isinstance(value, list) else None
 
 
 def _load(text: str, prefix: str, faults: list[str]) -> object:
@@ -133,3 +149,44 @@ def show(text: str) -> str:
 def bare(key: str) -> str:
     """Show a key as it is where it reads as a word, else quoted and escaped."""
     return key if key.isidentifier() and len(key) <= _MAX_SHOWN else show(key)
+
+
+def string_field(obj: JsonObject, key: str, faults: list[str]) -> str | None:
+    """Read a string; None when it is absent or is none."""
+    value = obj.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    quote = "; put it in quotes" if isinstance(value, (int, float)) else ""
+    faults.append(f"{key} must be a string, is {kind(value)}{quote}")
+    return None
+
+
+def label_field(obj: JsonObject, key: str, faults: list[str]) -> str | None:
+    """Read a string that reports print: not empty, nothing in it that could upset a terminal."""
+    value = string_field(obj, key, faults)
+    if value is None or (value and not _UNPRINTABLE.search(value)):
+        return value
+    faults.append(f"{key} {show(value)} must be non-empty and without control characters")
+    return None
+
+
+def fill_field(obj: JsonObject, faults: list[str]) -> float | None:
+    """Read `fill`, a share of the context from 0 to 1."""
+    value = obj.get("fill")
+    if value is None or is_absurd(value):
+        return None
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
+        return abs(float(value))  # -0.0 and 0 are one fill, with one digest
+    faults.append(f"fill must be a number from 0 to 1, is {kind(value)}")
+    return None
+
+
+def limit_field(obj: JsonObject, key: str, prefix: str, faults: list[str]) -> int | None:
+    """Read a token limit; `prefix` is what stands before the key in a fault."""
+    value = obj.get(key)
+    if value is None or is_absurd(value):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_TOKENS:
+        return value
+    faults.append(f"{prefix}{key} must be a whole number from 1 to {_MAX_TOKENS}, is {kind(value)}")
+    return None

@@ -8,8 +8,12 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from batch_invariance.errors import GuardRefused
+
+MEMORY_FLOOR_BYTES: Final = 512 * 1024 * 1024
+"""What must remain of the available memory beside a server: for the driver and its evidence."""
 
 _PROC = Path("/proc")
 _CGROUP = Path("/sys/fs/cgroup")
@@ -27,6 +31,16 @@ class HostFacts:
     cpu_model: str | None
     cpu_count: int
     python_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class _CgroupFiles:
+    """Names in a control group's folder: its limits, its usage, and the line of `memory.stat` that
+    counts the file cache that could go."""
+
+    limits: tuple[str, ...]
+    usage: str
+    cache: str
 
 
 def host_facts() -> HostFacts:
@@ -65,8 +79,9 @@ def format_bytes(count: int) -> str:
 def memory_available(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
     """Bytes a new process could use without swapping; None where the system does not say.
 
-    MemAvailable of `/proc/meminfo`, or what a control group leaves where that is less: its limit
-    minus its usage, not counting the file cache that the kernel would give back.
+    MemAvailable of `/proc/meminfo`, or what a control group leaves where that is less: its limit,
+    or the usage above which the kernel slows it down, minus its usage, not counting the file cache
+    that the kernel would give back.
     """
     amounts = [_meminfo_available(proc), *_cgroup_rooms(proc, cgroup)]
     known = [amount for amount in amounts if amount is not None]
@@ -83,7 +98,7 @@ def _lines(path: Path) -> list[str]:
 def _meminfo_available(proc: Path) -> int | None:
     for line in _lines(proc / "meminfo"):
         words = line.split()
-        if words[:1] == ["MemAvailable:"] and words[1].isdigit():
+        if len(words) > 1 and words[0] == "MemAvailable:" and words[1].isdigit():
             return int(words[1]) * 1024
     return None
 
@@ -94,10 +109,15 @@ def _cgroup_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
         _, colon, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if colon and controllers == "":
-            root, names = cgroup, ("memory.max", "memory.current", "inactive_file")
+            root, names = (
+                cgroup,
+                _CgroupFiles(("memory.max", "memory.high"), "memory.current", "inactive_file"),
+            )
         elif "memory" in controllers.split(","):
             root = cgroup / "memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            names = _CgroupFiles(
+                ("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file"
+            )
         else:
             continue
         group = root / path.strip("/")
@@ -106,16 +126,24 @@ def _cgroup_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
                 yield from _room(folder, names)
 
 
-def _room(folder: Path, names: tuple[str, str, str]) -> Iterator[int]:
-    limit, usage = (_lines(folder / name)[:1] for name in names[:2])
-    if not limit or not usage or not limit[0].isdigit() or not usage[0].isdigit():
+def _room(folder: Path, names: _CgroupFiles) -> Iterator[int]:
+    usage = _number(folder / names.usage)
+    if usage is None:
         return
     cached = 0
     for line in _lines(folder / "memory.stat"):
         name, _, value = line.partition(" ")
-        if name == names[2] and value.isdigit():
+        if name == names.cache and value.isdigit():
             cached = int(value)
-    yield int(limit[0]) - int(usage[0]) + min(cached, int(usage[0]))
+    for limit in (_number(folder / name) for name in names.limits):
+        if limit is not None:
+            yield limit - usage + min(cached, usage)
+
+
+def _number(file: Path) -> int | None:
+    """The number in a file; None where it says `max` or is not there."""
+    lines = _lines(file)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
 
 
 def disk_free(path: Path) -> int:
@@ -131,25 +159,42 @@ def check_memory(
 ) -> None:
     """Refuse a server whose weights and KV cache come to `projected_bytes` if that is too much.
 
-    Too much is more than `max_footprint_bytes`, or so much that less than `floor_bytes` of memory
-    would remain. `enabled` False turns the look at the free memory off; the cap stands. Unknown
-    memory refuses nothing.
+    Too much is what `memory_refusal` says. `enabled` False turns the look at the free memory off;
+    the cap stands.
+    """
+    available = memory_available() if enabled else None
+    refusal = memory_refusal(projected_bytes, floor_bytes, max_footprint_bytes, available)
+    if refusal is not None:
+        raise refusal
+
+
+def memory_refusal(
+    projected_bytes: int,
+    floor_bytes: int,
+    max_footprint_bytes: int | None,
+    available_bytes: int | None,
+) -> GuardRefused | None:
+    """Why a server of `projected_bytes` is too much; None where it is not.
+
+    Too much is more than `max_footprint_bytes`, or so much that less than `floor_bytes` of the
+    `available_bytes` would remain. None stands for no cap, and for unknown memory, which refuses
+    nothing.
     """
     if max_footprint_bytes is not None and projected_bytes > max_footprint_bytes:
-        raise GuardRefused(
+        return GuardRefused(
             "footprint",
             f"weights and KV cache need about {format_bytes(projected_bytes)}, "
             f"more than the {format_bytes(max_footprint_bytes)} allowed",
             "Lower --ctx or --parallel, or raise --max-footprint-gb.",
         )
-    available = memory_available() if enabled else None
-    if available is not None and available - projected_bytes < floor_bytes:
-        raise GuardRefused(
+    if available_bytes is not None and available_bytes - projected_bytes < floor_bytes:
+        return GuardRefused(
             "memory",
-            f"{format_bytes(available)} are available, weights and KV cache need about "
+            f"{format_bytes(available_bytes)} are available, weights and KV cache need about "
             f"{format_bytes(projected_bytes)}, and {format_bytes(floor_bytes)} must remain",
             "Free some memory, lower --ctx or --parallel, or use a smaller model.",
         )
+    return None
 
 
 def check_disk(path: Path, need: int) -> None:

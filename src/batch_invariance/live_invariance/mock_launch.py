@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from pathlib import Path
 
 from batch_invariance.invariance_diff.records import ExitInfo, Identity
 from batch_invariance.live_invariance.binaries import RunningBinary
@@ -20,6 +21,7 @@ class MockRunning:
     def __init__(self, server: MockServer, parallel: int, ctx: int, api_key: str) -> None:
         self.client = Client(f"http://127.0.0.1:{server.port}", api_key)
         self.dead = threading.Event()
+        self.log_path: Path | None = None
         self._server = server
         self.facts = ServerFacts(
             parallel=parallel,

@@ -28,6 +28,7 @@ from batch_invariance.invariance_diff.schedule import (
     wave_pass,
 )
 from batch_invariance.live_invariance.dispatch import Answered, BodyFor, Dispatcher, LaneLost
+from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.recording import PassRef, Recorder, StopRun
 from batch_invariance.live_invariance.server import RunningServer
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
@@ -50,7 +51,8 @@ class ServerDied(BatchInvarianceError):
 
 
 class Passes:
-    """Runs passes on one server and writes each as PassStart, trials, WaveEnds, PassEnd."""
+    """Runs passes on one server and writes down each: its start, trials, ends of waves, forward
+    passes by the log, its end. A context manager."""
 
     def __init__(
         self, recorder: Recorder, server: RunningServer, lifetime: int, dispatcher: Dispatcher
@@ -59,7 +61,14 @@ class Passes:
         self._server = server
         self._lifetime = lifetime
         self._dispatcher = dispatcher
+        self._log = LogFollower(recorder, server)
         self._n_items = len(recorder.items)
+
+    def __enter__(self) -> Passes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.__exit__()
 
     def warm_up(self) -> None:
         """One request per lane, released together, of equal length.
@@ -168,9 +177,9 @@ class Passes:
         body_for: BodyFor,
     ) -> None:
         recorder, client = self._recorder, self._server.client
-        recorder.write(
-            PassStart(ref.arm, ref.index, self._lifetime, schedule, read_counters(client))
-        )
+        before = read_counters(client)
+        self._log.begin(ref, before.decode_total)
+        recorder.write(PassStart(ref.arm, ref.index, self._lifetime, schedule, before))
         samples: SlotSamples | None = None
         try:
             if schedule.kind is DispatchKind.SERIAL:
@@ -184,7 +193,9 @@ class Passes:
             raise StopRun(f"arm {ref.arm.value} lost: {lost}") from lost
         if self._server.dead.is_set():
             raise ServerDied(ref.arm)
-        recorder.write(PassEnd(ref.arm, ref.index, read_counters(client), samples, "no log was read"))
+        after = read_counters(client)
+        fault = self._log.finish(after.decode_total)
+        recorder.write(PassEnd(ref.arm, ref.index, after, samples, fault))
         recorder.sync()
 
     def _collect(

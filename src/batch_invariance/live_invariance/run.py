@@ -68,8 +68,11 @@ def _lifetime(recorder: Recorder, launcher: Launcher, index: int, timeout_s: flo
         check_fits(server.facts, header.subject.model.file)
         if index == 0:
             check_items_fit(server.client, recorder.items, header.plan.sampling, header.cell.ctx)
-        with Dispatcher(server.client, parallel, timeout_s, server.dead) as dispatcher:
-            _arms(recorder, Passes(recorder, server, index, dispatcher), index)
+        with (
+            Dispatcher(server.client, parallel, timeout_s, server.dead) as dispatcher,
+            Passes(recorder, server, index, dispatcher) as passes,
+        ):
+            _arms(recorder, passes, index)
     except ServerDied as error:
         death = error
         raise

@@ -56,9 +56,11 @@ class ServerFacts:
 
 
 class RunningServer(Protocol):
-    """A ready server. `dead` is set the moment it dies; `stop` always returns."""
+    """A ready server. `dead` is set the moment it dies; `stop` always returns. `log_path` is its
+    log, None where it writes none."""
 
     client: Client
+    log_path: Path | None
     facts: ServerFacts
     dead: threading.Event
 
@@ -82,6 +84,7 @@ class OwnedServer:
         self.client = client
         self.dead = dead
         self.facts: ServerFacts
+        self.log_path: Path | None = process.log_path
         self._process = process
         self._scratch = scratch
 

@@ -61,8 +61,8 @@ def check_new(path: Path) -> None:
 def write_new(path: Path, data: bytes) -> None:
     """Write a file that was not there.
 
-    Raises `UsageError` where it is by now, and `BatchInvarianceError` where it cannot be written; no
-    part of it remains then.
+    Raises `UsageError` where it is by now, and `BatchInvarianceError` where it cannot be written;
+    no part of it remains then.
     """
     try:
         file = path.open("xb")

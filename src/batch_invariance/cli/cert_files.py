@@ -1,0 +1,122 @@
+"""Certificate files for the verbs that read them: found, read, verified from their evidence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
+from batch_invariance.invariance_diff.cert_reading import CertView, read_view
+from batch_invariance.invariance_diff.verify import (
+    REQUIRED_FIELDS,
+    evidence_name,
+    parse_certificate,
+    verify_certificate,
+)
+from batch_invariance.live_invariance.evidence_file import read_lines
+
+MAX_CERT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedFile:
+    """A certificate file and what became of it. `view` is None where the file is no certificate;
+    `problems` is empty only where its evidence bears it out."""
+
+    path: Path
+    data: bytes
+    view: CertView | None
+    problems: tuple[str, ...]
+
+    @property
+    def borne_out(self) -> bool:
+        """Whether it is a certificate that says what its evidence says."""
+        return self.view is not None and not self.problems
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Certificate files in order, each once, and the JSON files of folders that are none."""
+
+    certificates: tuple[Path, ...]
+    left_out: tuple[Path, ...]
+
+
+def find_certificates(paths: Iterable[Path]) -> Found:
+    """The certificates among files and folders; folders are searched with all below them.
+
+    A file that is named counts as a certificate whatever is in it. In a folder every `*.json`
+    does but hidden ones, those set aside as `*.previous.json`, and well-formed JSON that has not
+    one field of a certificate. Raises UsageError for a path that is not there.
+    """
+    certificates: dict[str, Path] = {}
+    left_out: list[Path] = []
+    for path in paths:
+        if not os.path.isdir(path):
+            if not os.path.exists(path):
+                raise UsageError(f"{path}: there is no such file or folder")
+            certificates.setdefault(os.path.realpath(path), path)
+            continue
+        for file in _json_files(path):
+            if _is_something_else(file):
+                left_out.append(file)
+            else:
+                certificates.setdefault(os.path.realpath(file), file)
+    return Found(tuple(certificates.values()), tuple(left_out))
+
+
+def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
+    """Reads one certificate and derives it again from the evidence, which is looked for beside
+    it. Nothing is raised for what is wrong with the files: it is listed."""
+    data, view = b"", None
+    try:
+        data = read_certificate(path)
+        cert = parse_certificate(data)
+        view = read_view(cert)
+        beside = evidence or path.parent / evidence_name(cert)
+        if not os.path.isfile(beside):
+            return VerifiedFile(path, data, view, (f"there is no evidence at {beside}",))
+        result = verify_certificate(data, read_lines(beside))
+    except BatchInvarianceError as error:
+        return VerifiedFile(path, data, view, (str(error),))
+    problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
+    return VerifiedFile(path, data, view, problems)
+
+
+def read_certificate(path: Path) -> bytes:
+    """A certificate file's bytes. Raises BatchInvarianceError when it cannot be read."""
+    try:
+        if path.stat().st_size > MAX_CERT_BYTES:
+            raise CertificateError(str(path), [f"is larger than {MAX_CERT_BYTES >> 20} MiB"])
+        return path.read_bytes()
+    except OSError as error:
+        raise BatchInvarianceError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _json_files(folder: Path) -> list[Path]:
+    def unreadable(error: OSError) -> None:
+        raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
+
+    found = []
+    for top, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [
+            Path(top, name)
+            for name in names
+            if name.endswith(".json")
+            and not name.startswith(".")
+            and not name.endswith(".previous.json")
+        ]
+    return sorted(found)
+
+
+def _is_something_else(path: Path) -> bool:
+    """Whether the file is sound JSON without a single field that every certificate has."""
+    try:
+        value = json.loads(read_certificate(path))
+    except (BatchInvarianceError, ValueError, RecursionError):
+        return False
+    return not isinstance(value, dict) or not set(REQUIRED_FIELDS) & value.keys()

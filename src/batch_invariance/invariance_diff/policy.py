@@ -1,0 +1,300 @@
+"""A policy, and whether certificates fulfil it.
+
+What is asked, in this order, of every certificate:
+
+1. it can be read, and its evidence bears it out;
+2. `required` names its cell, and no other file is of the same cell;
+3. its source is allowed;
+4. it is GREEN, or AMBER and accepted by name;
+5. it is not too old;
+6. model, server and cell are among those allowed, where the policy lists any;
+7. its bound and its horizon suffice, where the policy asks for them.
+
+And of every entry of `required`: there is a certificate for it. What is absent or unknown never
+passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from batch_invariance.invariance_diff.cert_reading import CellName, CertView
+from batch_invariance.invariance_diff.dates import SECONDS_PER_DAY, utc_seconds
+from batch_invariance.invariance_diff.model import Source, Verdict
+
+DEFAULT_SOURCES = (Source.LIVE,)
+CLOCK_AHEAD_S = 3600
+"""So far may the clock of the machine that ran the cell be ahead of the one that judges."""
+
+
+class Rule(str, Enum):
+    """What a violation is a violation of."""
+
+    EVIDENCE = "evidence"
+    REQUIRED = "required"
+    FOREIGN = "foreign"
+    DUPLICATE = "duplicate"
+    SOURCE = "source"
+    VERDICT = "verdict"
+    AGE = "age"
+    MODEL = "model_sha256"
+    SERVER = "server_sha256"
+    CELL = "cell_sha256"
+    BOUND = "bound"
+    HORIZON = "horizon"
+
+
+@dataclass(frozen=True, slots=True)
+class CellPattern:
+    """Cells by `MODEL/CTX/N`; `*` stands for any characters, `?` for one."""
+
+    model: str
+    ctx: str
+    dispatch_n: str
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.ctx}/{self.dispatch_n}"
+
+    def matches(self, cell: CellName) -> bool:
+        """Whether the cell is one of these."""
+        return (
+            _fits(self.model, cell.model)
+            and _fits(self.ctx, str(cell.ctx))
+            and _fits(self.dispatch_n, str(cell.dispatch_n))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """One AMBER cell that somebody answers for. `expires` is its last day, as YYYY-MM-DD."""
+
+    cell: CellName
+    reason: str
+    signed_off_by: str
+    expires: str | None = None
+
+    def __str__(self) -> str:
+        until = f", until {self.expires}" if self.expires else ""
+        return f"accepted by {self.signed_off_by}{until}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What certificates must show. None, or an empty tuple of digests, asks for nothing.
+
+    `max_age_days` counts from the start of the run, `max_bound` is a rate from 0 to 1,
+    `min_horizon_tokens` counts token positions compared in co-batched trials.
+    """
+
+    required: tuple[CellPattern, ...]
+    sources: tuple[Source, ...] = DEFAULT_SOURCES
+    max_age_days: int | None = None
+    model_sha256: tuple[str, ...] = ()
+    server_sha256: tuple[str, ...] = ()
+    cell_sha256: tuple[str, ...] = ()
+    max_bound: float | None = None
+    min_horizon_tokens: int | None = None
+    accept_amber: tuple[Acceptance, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One certificate file. `view` is None where it cannot be read; `problems` is empty only where
+    its evidence bears it out."""
+
+    file: str
+    view: CertView | None
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One way in which the policy is not fulfilled. `file` is None for a cell without any."""
+
+    rule: Rule
+    cell: str | None
+    file: str | None
+    text: str
+
+    def __str__(self) -> str:
+        at = f" ({self.file})" if self.cell and self.file else ""
+        return f"{self.cell or self.file}: {self.rule.value}: {self.text}{at}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What came of it. `accepted`: file -> the acceptance that its AMBER rests on."""
+
+    violations: tuple[Violation, ...]
+    accepted: Mapping[str, Acceptance]
+
+    @property
+    def passed(self) -> bool:
+        """Whether the policy is fulfilled."""
+        return not self.violations
+
+    def of(self, file: str) -> tuple[Violation, ...]:
+        """The violations by one file."""
+        return tuple(v for v in self.violations if v.file == file)
+
+
+def judge(policy: Policy, candidates: Sequence[Candidate], now_s: float) -> Judgement:
+    """Holds certificates against a policy; `now_s` is the time, in seconds since 1970 UTC.
+
+    A policy without required cells is fulfilled by nothing.
+    """
+    violations: list[Violation] = []
+    accepted: dict[str, Acceptance] = {}
+    seen: dict[str, str] = {}
+    for candidate in candidates:
+        view = candidate.view
+        if view is None or candidate.problems:
+            name = None if view is None else str(view.cell)
+            text = "; ".join(candidate.problems) or "cannot be read"
+            violations.append(Violation(Rule.EVIDENCE, name, candidate.file, text))
+            continue
+        acceptance = _acceptance(policy, view, now_s)
+        if acceptance is not None:
+            accepted[candidate.file] = acceptance
+        found = _standing(policy, view, candidate.file, seen)
+        if Rule.FOREIGN not in {rule for rule, _ in found}:
+            found += _quality(policy, view, acceptance, now_s)
+        for rule, text in found:
+            violations.append(Violation(rule, str(view.cell), candidate.file, text))
+    views = [c.view for c in candidates if c.view is not None]
+    for pattern in policy.required:
+        if not any(pattern.matches(view.cell) for view in views):
+            violations.append(
+                Violation(Rule.REQUIRED, str(pattern), None, "there is no certificate for it")
+            )
+    if not policy.required:
+        violations.append(Violation(Rule.REQUIRED, "policy", None, "requires no cell at all"))
+    return Judgement(tuple(violations), accepted)
+
+
+def asked_rules(policy: Policy) -> tuple[Rule, ...]:
+    """The rules that the policy asks of a certificate."""
+    optional = {
+        Rule.AGE: policy.max_age_days is not None,
+        Rule.MODEL: bool(policy.model_sha256),
+        Rule.SERVER: bool(policy.server_sha256),
+        Rule.CELL: bool(policy.cell_sha256),
+        Rule.BOUND: policy.max_bound is not None,
+        Rule.HORIZON: policy.min_horizon_tokens is not None,
+        Rule.REQUIRED: False,
+        Rule.EVIDENCE: False,
+    }
+    return tuple(rule for rule in Rule if optional.get(rule, True))
+
+
+_Found = list[tuple[Rule, str]]
+
+
+def _standing(policy: Policy, view: CertView, file: str, seen: dict[str, str]) -> _Found:
+    """Whether the file may stand here at all; `seen` maps a cell's digest to its first file."""
+    found: _Found = []
+    if not any(pattern.matches(view.cell) for pattern in policy.required):
+        found.append((Rule.FOREIGN, "no entry of required names this cell"))
+    if view.cell_sha256 is not None:
+        first = seen.setdefault(view.cell_sha256, file)
+        if first != file:
+            found.append((Rule.DUPLICATE, f"{first} is of the same cell; keep one"))
+    return found
+
+
+def _quality(policy: Policy, view: CertView, acceptance: Acceptance | None, now_s: float) -> _Found:
+    found: _Found = []
+    if view.source not in policy.sources:
+        allowed = ", ".join(source.value for source in policy.sources)
+        found.append((Rule.SOURCE, f"is {view.source.value}, allowed is {allowed}"))
+    if view.verdict is not Verdict.GREEN and acceptance is None:
+        found.append((Rule.VERDICT, _verdict_text(policy, view, now_s)))
+    elif view.verdict is Verdict.GREEN and view.source is Source.LIVE and not view.promotable:
+        found.append((Rule.VERDICT, "is GREEN and may not be promoted"))
+    if policy.max_age_days is not None:
+        text = _age_text(view.ts_utc, policy.max_age_days, now_s)
+        found += [(Rule.AGE, text)] if text else []
+    found += _subject(policy, view)
+    if policy.max_bound is not None:
+        text = _bound_text(view, policy.max_bound, acceptance)
+        found += [(Rule.BOUND, text)] if text else []
+    least, horizon = policy.min_horizon_tokens, view.power.horizon_total
+    if least is not None and (horizon is None or horizon < least):
+        found.append((Rule.HORIZON, f"{_known(horizon)} token positions, at least {least} asked"))
+    return found
+
+
+def _acceptance(policy: Policy, view: CertView, now_s: float) -> Acceptance | None:
+    if view.verdict is not Verdict.AMBER:
+        return None
+    for entry in policy.accept_amber:
+        if entry.cell == view.cell and not _expired(entry, now_s):
+            return entry
+    return None
+
+
+def _expired(entry: Acceptance, now_s: float) -> bool:
+    if entry.expires is None:
+        return False
+    last_day = utc_seconds(f"{entry.expires}T00:00:00Z")
+    return last_day is None or now_s >= last_day + SECONDS_PER_DAY
+
+
+def _verdict_text(policy: Policy, view: CertView, now_s: float) -> str:
+    why = f": {view.reasons[0]}" if view.reasons else ""
+    if len(view.reasons) > 1:
+        why += f" and {len(view.reasons) - 1} more"
+    for entry in policy.accept_amber:
+        if view.verdict is Verdict.AMBER and entry.cell == view.cell:
+            why += f"; its acceptance expired after {entry.expires}"
+    return f"is {view.verdict.value}{why}"
+
+
+def _age_text(ts_utc: str | None, most_days: int, now_s: float) -> str | None:
+    began = None if ts_utc is None else utc_seconds(ts_utc)
+    if began is None:
+        return f"when it was run is unknown, at most {most_days} days allowed"
+    if began > now_s + CLOCK_AHEAD_S:
+        return f"it was run at {ts_utc}, which is in the future"
+    days = (now_s - began) / SECONDS_PER_DAY
+    return f"{days:.2f} days old, at most {most_days} allowed" if days > most_days else None
+
+
+def _subject(policy: Policy, view: CertView) -> _Found:
+    subject = view.subject
+    # What really ran counts; the file that was named stands in where the system did not show it.
+    servers = [digest or subject.server_sha256 for digest in subject.executables]
+    asked: tuple[tuple[Rule, tuple[str, ...], Sequence[str | None]], ...] = (
+        (Rule.MODEL, policy.model_sha256, [subject.model_sha256]),
+        (Rule.SERVER, policy.server_sha256, servers or [None]),
+        (Rule.CELL, policy.cell_sha256, [view.cell_sha256]),
+    )
+    found: _Found = []
+    for rule, allowed, digests in asked:
+        strangers = sorted({_known(digest) for digest in digests if digest not in allowed})
+        if allowed and strangers:
+            found.append((rule, f"{', '.join(strangers)} is not among the {len(allowed)} allowed"))
+    return found
+
+
+def _bound_text(view: CertView, most: float, acceptance: Acceptance | None) -> str | None:
+    bound = view.power.bound_95
+    if bound is None and acceptance is not None and view.power.n_divergent:
+        # What was seen to differ has no bound; whoever accepted it accepted that.
+        return None
+    if bound is None or bound > most:
+        shown = "unknown" if bound is None else f"{bound:.4g}"
+        return f"the rate's upper bound is {shown}, at most {most:g} allowed"
+    return None
+
+
+def _fits(pattern: str, text: str) -> bool:
+    regex = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+    return re.fullmatch(regex, text, re.DOTALL) is not None
+
+
+def _known(value: object) -> str:
+    return "unknown" if value is None else str(value)

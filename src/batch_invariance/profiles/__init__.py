@@ -1,0 +1,1 @@
+"""Profiles: each folder holds the knowledge of one kind of task."""

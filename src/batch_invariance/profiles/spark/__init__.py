@@ -1,0 +1,1 @@
+"""The `spark` profile: a deterministic agentic-coding work-set and its scorer."""
