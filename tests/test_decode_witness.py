@@ -249,8 +249,8 @@ def test_a_boundary_is_crossed_by_going_over_it_or_by_lying_on_both_sides() -> N
     cert = recertify(with_log(Ideal(LENGTHS, prompt_tokens=50).records()))
     at_64 = next(b for b in cert.schedule_space.boundaries if b.tokens == 64)
     assert at_64.crossed
-    assert at_64.n_ids_across == sum(50 + n > 64 for n in LENGTHS)
-    assert at_64.n_ids_below == sum(50 + n <= 64 for n in LENGTHS)
+    assert at_64.n_ids_across == sum(50 + n >= 64 for n in LENGTHS)
+    assert at_64.n_ids_below == sum(50 + n < 64 for n in LENGTHS)
 
 
 def test_without_a_log_the_space_is_unknown() -> None:

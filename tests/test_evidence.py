@@ -239,7 +239,7 @@ def _first(kind: str, rows: Rows) -> int:
     [
         ("header", {"schema": "evidence/2"}, "unknown schema 'evidence/2'; this is evidence/1"),
         ("header", {"schema": None}, "unknown schema"),
-        ("header", {"rules_version": 2}, "unknown rules: version 2"),
+        ("header", {"rules_version": 3}, "unknown rules: version 3"),
         ("header", {"rules_version": 0}, "unknown rules: version 0"),
         ("header", {"source": "seen"}, "header.source has no meaning: 'seen'"),
         ("header", {"extra": 1}, "header has an unknown field 'extra'"),

@@ -123,6 +123,7 @@ def test_the_wheel_holds_types_licence_and_notice(built: Built) -> None:
         assert archive.read(f"{licences}/LICENSE") == (ROOT / "LICENSE").read_bytes()
         assert archive.read(f"{licences}/NOTICE") == (ROOT / "NOTICE").read_bytes()
     assert "batch_invariance/py.typed" in names
+    assert "batch_invariance/profiles/spark/models.example.toml" in names
     modules = {
         path.relative_to(ROOT / "src").as_posix()
         for path in (ROOT / "src" / "batch_invariance").rglob("*.py")
@@ -153,6 +154,16 @@ def test_the_command_and_the_module_run(installed: Path, tmp_path: Path) -> None
     assert _run(installed / "batch-invariance", "--version", cwd=tmp_path) == expected
     module = (installed / "python", "-m", "batch_invariance", "--version")
     assert _run(*module, cwd=tmp_path) == expected
+
+
+def test_a_profile_is_there_without_a_checkout(installed: Path, tmp_path: Path) -> None:
+    command = installed / "batch-invariance"
+    shown = json.loads(_run(command, "profiles", "show", "spark", "--json", cwd=tmp_path))
+    assert len(shown["families"]) >= 10
+    _run(command, "profiles", "init", "spark", cwd=tmp_path)
+    example = ROOT / "src" / "batch_invariance" / "profiles" / "spark" / "models.example.toml"
+    assert (tmp_path / "models.toml").read_bytes() == example.read_bytes()
+    _run(command, "profiles", "init", "spark", cwd=tmp_path, code=2)
 
 
 def test_the_mock_runs_and_its_certificate_is_borne_out(installed: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from batch_invariance.errors import CertificateError
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.invariance_diff.model import Arm, Source, Verdict
+from batch_invariance.invariance_diff.rules import RULES_VERSION
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     cert_is_green,
@@ -189,14 +190,16 @@ def test_a_long_value_is_cut_in_the_message() -> None:
 
 
 def test_a_certificate_written_by_hand_is_refused() -> None:
-    document = {"model": "toy", "ctx": 512, "dispatch_n": 4, "status": "green", "source": "live"}
+    document: dict[str, object] = {"model": "toy", "ctx": 512, "dispatch_n": 4}
+    document |= {"status": "green", "source": "live"}
+    document["rules_version"] = RULES_VERSION
     verification = verify_certificate(
-        _written({**document, "rules_version": 1, "evidence": {"file": EVIDENCE_NAME}}), LINES
+        _written({**document, "evidence": {"file": EVIDENCE_NAME}}), LINES
     )
     assert not verification.borne_out
     assert any(p.startswith("gates: missing") for p in verification.problems)
     with pytest.raises(CertificateError, match="names no evidence"):
-        verify_certificate(_written({**document, "rules_version": 1}), LINES)
+        verify_certificate(_written(document), LINES)
 
 
 # Evidence that is not the certificate's.
@@ -246,7 +249,9 @@ def test_evidence_without_its_last_line_gives_another_verdict() -> None:
     assert verification.derived.verdict is Verdict.UNVERIFIED
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, 1.5, [1]])
+@pytest.mark.parametrize(
+    "version", [0, RULES_VERSION - 1, RULES_VERSION + 1, str(RULES_VERSION), None, 1.5, [1]]
+)
 def test_unknown_rules_are_never_guessed_at(version: object) -> None:
     verification = verify_certificate(_edited(rules_version=version), LINES)
     assert verification.problems == (f"unknown rules: version {version!r}",)
@@ -255,14 +260,15 @@ def test_unknown_rules_are_never_guessed_at(version: object) -> None:
 
 
 def test_rules_version_must_be_the_number() -> None:
-    for version in (True, 1.0):
+    for version in (True, float(RULES_VERSION)):
         assert not verify_certificate(_edited(rules_version=version), LINES).borne_out
 
 
 def test_evidence_under_unknown_rules_bears_nothing_out() -> None:
-    lines = encode(on_header(lambda h: replace(h, rules_version=2))(RECORDS))
+    later = RULES_VERSION + 1
+    lines = encode(on_header(lambda h: replace(h, rules_version=later))(RECORDS))
     verification = verify_certificate(DATA, lines)
-    assert "unknown rules: version 2" in verification.problems[0]
+    assert f"unknown rules: version {later}" in verification.problems[0]
     assert verification.derived is None
 
 

@@ -1,12 +1,13 @@
 """What the log of forward passes costs: a server at `-lv 5` against one at its default level.
 
-    python tests/bench/bench_decode_log.py --server-bin S --model M [--pairs 8] [-- FLAGS]
+    python tests/bench/bench_decode_log.py --server-bin S --model M [--pairs 8]
+        [--requests 32] [--tokens 64] [-- FLAGS]
 
 Two servers with the same command line but for the log's level stand side by side; only one works at
-a time. A round sends 32 requests of 64 tokens with 4 always in flight, each lane its own slot. The
-rounds of a pair alternate in order, because the machine's speed drifts. At the verbose server the
-log is then read to its end, which the driver does between passes. Printed: seconds of each round,
-of the reading, and the processor time of the servers, which a busy machine disturbs less.
+a time. A round sends its requests with 4 always in flight, each lane its own slot. The rounds of a
+pair alternate in order, because the machine's speed drifts. At the verbose server the log is then
+read to its end, which the driver does between passes. Printed: seconds of each round, of the
+reading, and the processor time of the servers, which a busy machine disturbs less.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ from batch_invariance.live_invariance.process import OwnedProcess
 from batch_invariance.live_invariance.telemetry import read_counters
 
 LANES = 4
-REQUESTS = 32
-TOKENS = 64
 LIMIT_S = 600.0
 COMMON = ("--parallel", str(LANES), "-c", "8192", "--no-kv-unified", "--metrics")
 VERBOSE = ("-lv", "5", "--log-prefix", "--log-timestamps", "--log-colors", "off")
@@ -46,6 +45,7 @@ class Server:
 
     def __init__(self, args: argparse.Namespace, folder: Path, flags: Sequence[str]) -> None:
         folder.mkdir()
+        self.requests, self.tokens = args.requests, args.tokens
         port = choose_port(frozenset())
         argv = [args.server_bin, "-m", args.model, "--host", "127.0.0.1", "--port", str(port)]
         argv += [*COMMON, "--cache-ram", "0", *flags, *args.flags]
@@ -61,12 +61,12 @@ class Server:
         """Seconds of the workload."""
 
         def lane(number: int) -> None:
-            for index in range(number, REQUESTS, LANES):
+            for index in range(number, self.requests, LANES):
                 word = WORDS[index % len(WORDS)]
                 body = (
                     b'{"messages":[{"role":"user","content":"Tell me about a %s."}],"max_tokens":%d'
                     b',"temperature":0,"seed":1,"cache_prompt":false,"ignore_eos":true,"id_slot":%d'
-                    b',"logprobs":true,"top_logprobs":5}' % (word.encode(), TOKENS, number)
+                    b',"logprobs":true,"top_logprobs":5}' % (word.encode(), self.tokens, number)
                 )
                 exchange = self.client.post("/v1/chat/completions", body, LIMIT_S)
                 if not exchange.ok:
@@ -210,6 +210,8 @@ def main() -> None:
     parser.add_argument("--server-bin", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--requests", type=int, default=32)
+    parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("flags", nargs="*", help="flags for both servers, after --")
     args = parser.parse_args()
     print(

@@ -130,16 +130,19 @@ def chosen_cell(args: argparse.Namespace, flags: Sequence[str]) -> Iterator[Chos
         entry = load_entry(
             args.model_alias, Lookup(args.models_file, args.models_dir, args.profile)
         )
-    elif args.models_file is not None:
-        raise UsageError("--models-file: name a model of it with --model-alias, and no --model")
+    elif args.models_file is not None or args.models_dir is not None:
+        raise UsageError(
+            "--models-file, --models-dir: name a model of the registry with --model-alias, and no "
+            "--model"
+        )
     given = CellArguments(args.server_bin, args.model, args.ctx, args.parallel, tuple(flags))
     found = choose(given, entry)
     values = {
         "server-bin": found.server_bin,
         "model": found.model,
+        "workset": args.workset or args.profile,
         "ctx": found.ctx,
         "parallel": found.parallel,
-        "workset": args.workset or args.profile,
     }
     missing = [f"--{name}" for name, value in values.items() if value is None]
     if missing:

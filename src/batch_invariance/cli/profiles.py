@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +13,7 @@ from typing import Any
 
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.style import Style
-from batch_invariance.errors import BatchInvarianceError, UsageError
+from batch_invariance.errors import UsageError
 from batch_invariance.live_invariance.profile_files import (
     EXAMPLE_REGISTRY,
     PROFILES,
@@ -22,6 +21,7 @@ from batch_invariance.live_invariance.profile_files import (
     profile_names,
 )
 from batch_invariance.live_invariance.registry_file import RegistryFile, parse_registry
+from batch_invariance.live_invariance.store import check_new, write_new
 
 EXAMPLES = """examples:
   batch-invariance profiles list
@@ -117,7 +117,8 @@ def _show(args: argparse.Namespace) -> None:
 
 def _init(args: argparse.Namespace) -> None:
     target = DEFAULT_TARGET if args.out is None else args.out
-    _write_new(target, example_registry(args.name))
+    check_new(target)
+    write_new(target, example_registry(args.name))
     if args.json:
         print(json.dumps({"file": str(target), "profile": args.name}))
     else:
@@ -135,29 +136,6 @@ def load_profile(name: str) -> Profile:
 
 
 def _families(name: str) -> tuple[FamilyLine, ...]:
-    """The members of the profile's `families.Family`, each with its title."""
+    """The members of the profile's `families.Family`, each with its summary."""
     family: Any = importlib.import_module(f"{PROFILES}.{name}.families").Family
-    return tuple(FamilyLine(str(member.value), str(member.title)) for member in family)
-
-
-def _write_new(path: Path, data: bytes) -> None:
-    """Writes a file that was not there. Raises UsageError when there is one, or no folder."""
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-    except FileExistsError as error:
-        raise UsageError(
-            f"{path} is there already and stays as it is; choose another file with --out"
-        ) from error
-    except OSError as error:
-        raise UsageError(
-            f"cannot create {path}: {error.strerror}; name a file in a folder that is there and "
-            "can be written"
-        ) from error
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-    except OSError as error:
-        path.unlink(missing_ok=True)
-        raise BatchInvarianceError(
-            f"cannot write {path}: {error.strerror}; nothing is left of it"
-        ) from error
+    return tuple(FamilyLine(str(member.value), str(member.summary)) for member in family)

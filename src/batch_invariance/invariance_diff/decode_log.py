@@ -209,7 +209,7 @@ class DecodeLogParser:
         if self._tried is not None or self._batch.passes:
             self._close(steps)
         slot = self._slot(line)
-        if slot.failed:
+        if slot.failed or self._batch.failed:
             raise _Fault(f"task {line.task} goes on after its batch was given up")
         self._settle(slot, line)
         if line.slot in self._batch.slots:

@@ -12,9 +12,9 @@ from batch_invariance.invariance_diff.tracker import PassTracker
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A length at which an engine changes its way: ids whose prompt and answer stay below it, go
-    over it while generating, and have a prompt beyond it. `crossed`: one goes over it, or there are
-    some on both sides."""
+    """A length from which on an engine goes another way: ids whose prompt and answer stay below it,
+    reach it while generating, and have a prompt of it or more. `crossed`: one reaches it, or there
+    are some on both sides."""
 
     tokens: int
     n_ids_below: int
@@ -122,7 +122,7 @@ class SpaceTally:
         )
 
     def _boundary(self, tokens: int) -> Boundary:
-        above = sum(prompt > tokens for prompt, _ in self.spans.values())
-        below = sum(most <= tokens for _, most in self.spans.values())
+        above = sum(prompt >= tokens for prompt, _ in self.spans.values())
+        below = sum(most < tokens for _, most in self.spans.values())
         across = len(self.spans) - above - below
         return Boundary(tokens, below, across, above, bool(across or (above and below)))

@@ -108,7 +108,7 @@ def find_registry(lookup: Lookup) -> RegistryFile:
     if lookup.profile is not None:
         label = f"{EXAMPLE_REGISTRY} of profile {lookup.profile}"
         return RegistryFile(label, None, example_registry(lookup.profile))
-    looked = " and ".join(label for label, _ in places)
+    looked = " or ".join(label for label, _ in places)
     raise UsageError(
         f"no model registry: there is no {looked}; name one with --models-file, or write one with "
         "batch-invariance profiles init spark"
