@@ -91,11 +91,20 @@ HELP = """\
 """
 
 
+FAULTS_FILE = "faults.json"
+
+
+def plant_faults(directory: Path, **faults: Any) -> Faults:
+    """Says which faults the next start of the fake in `directory` has."""
+    planted = Faults(**faults)
+    (directory / FAULTS_FILE).write_text(json.dumps(asdict(planted)))
+    return planted
+
+
 def write_fake_server(directory: Path, **faults: Any) -> Path:
     """Write an executable `llama-server` into `directory` that has these faults; give its path."""
-    planted = Faults(**faults)
-    settings = directory / "faults.json"
-    settings.write_text(json.dumps(asdict(planted)))
+    planted = plant_faults(directory, **faults)
+    settings = directory / FAULTS_FILE
     package_root = Path(batch_invariance.__file__).parents[1]
     words = [sys.executable, str(Path(__file__).resolve()), "--faults", str(settings)]
     launcher = directory / "llama-server"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from batch_invariance import cert_is_green, is_promotable, verify_certificate
 from batch_invariance.cli.main import main
+from batch_invariance.invariance_diff.model import Completion, Item, Message, Scored
+from batch_invariance.scorer_api import apply_scorer, describe_scorer, resolve_scorer
 
-CERTS = Path(__file__).parents[1] / "examples" / "certs"
+ROOT = Path(__file__).parents[1]
+CERTS = ROOT / "examples" / "certs"
 RED = CERTS / "demo_dense_live_cert.json"
 GREEN = CERTS / "demo_short_live_cert.json"
 
@@ -55,3 +59,66 @@ def test_the_green_demo_is_promotable(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_red_demo_is_not_promoted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify-cert", str(RED)]) == 3
     assert "NOT PROMOTABLE" in capsys.readouterr().out
+
+
+TOUCHED = "examples.unified_diff_scorer:TouchedFiles"
+PATCH = """--- a/src/one.py
++++ b/src/one.py
+@@ -1 +1 @@
+-a
++b
+--- /dev/null
++++ b/tests/test_one.py
+@@ -0,0 +1 @@
++c
+"""
+FILES = "tests/test_one.py src/one.py"
+
+
+def touched(text: str, expected: str | None = FILES, *params: str, finish: str = "stop") -> Scored:
+    item = Item("q", (Message("user", "Fix it."),), expected)
+    scorer = resolve_scorer(TOUCHED, params)
+    return apply_scorer(scorer, Completion(text, finish_reason=finish), item)
+
+
+@pytest.fixture
+def in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.mark.usefixtures("in_the_checkout")
+def test_the_scorer_built_from_nothing_compares_the_touched_files() -> None:
+    right = Scored("src/one.py\ntests/test_one.py", FILES, "ok", 1.0, True)
+    assert touched(PATCH) == right
+    assert touched(f"Here you are:\n```diff\n{PATCH}```\nDone.") == right
+    assert touched(f"<think>+++ b/x.py</think>{PATCH}") == right
+    half = touched(PATCH.replace("tests/test_one.py", "two.py"))
+    assert (half.score, half.passed, half.failure_mode) == (1 / 3, False, "ok")
+    assert touched(PATCH, None) == Scored("src/one.py\ntests/test_one.py", None, "ok", None, None)
+
+
+@pytest.mark.usefixtures("in_the_checkout")
+@pytest.mark.parametrize(
+    ("text", "finish", "mode"),
+    [("", "stop", "empty"), ("Change one.py.", "stop", "no_diff"), ("---", "length", "truncated")],
+)
+def test_the_scorer_built_from_nothing_says_what_failed(text: str, finish: str, mode: str) -> None:
+    assert touched(text, finish=finish) == Scored(None, FILES, mode, 0.0, False)
+
+
+@pytest.mark.usefixtures("in_the_checkout")
+def test_the_scorer_built_from_nothing_takes_a_parameter() -> None:
+    plain = touched(PATCH.replace("test_one", "test_two"))
+    assert (plain.score, plain.passed) == (1 / 3, False)
+    tuned = touched(PATCH.replace("test_one", "test_two"), FILES, "ignore_tests=true")
+    assert (tuned.extracted_answer, tuned.passed) == ("src/one.py", True)
+    infos = [describe_scorer(resolve_scorer(TOUCHED, p)) for p in ([], ["ignore_tests=true"])]
+    assert dict(infos[1].params) == {"ignore_tests": True}
+    assert infos[0].sha256 != infos[1].sha256
+
+
+def test_the_page_shows_the_scorer_built_from_nothing() -> None:
+    source = (ROOT / "examples" / "unified_diff_scorer.py").read_text("utf-8")
+    page = (ROOT / "docs" / "scorers.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert blocks[-1] == source[source.index("from __future__") :]

@@ -56,7 +56,13 @@ FORBIDDEN_IN_PURE = frozenset(
 FORBIDDEN_NAMES = frozenset({"io.open", "io.FileIO", "io.open_code", "codecs.open"})
 FORBIDDEN_CALLS = frozenset({"open", "exec", "eval", "__import__", "input", "print", "compile"})
 
-BOTTOM = ("errors", "_version", "scorer_api", "scorer_loading", "invariance_diff.model")
+BOTTOM = (
+    "errors", "_version", "invariance_diff.model",
+    "answer_code", "answer_text", "answer_values", "python_lexing", "python_syntax",
+    "scorer_api", "scorer_base", "scorer_loading", "scorer_parameters", "scorer_reading",
+    "scorers", "scorers.contains", "scorers.json_equal", "scorers.last_number", "scorers.regex",
+    "scorers.syntax",
+)  # fmt: skip
 LAYERS = ("invariance_diff", "formats", "profiles", "live_invariance", "cli")
 
 

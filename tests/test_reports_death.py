@@ -12,8 +12,8 @@ import pytest
 
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.records import Footer, LifetimeEnd
-from fake_llama_server import write_fake_server
-from reports_fixtures import Cell, Outcome, make_cell, prompts, start_cli
+from fake_llama_server import plant_faults, write_fake_server
+from reports_fixtures import Cell, Outcome, cli, make_cell, prompts, start_cli
 from waiting import runs, wait_until
 
 
@@ -138,12 +138,28 @@ def test_d10_an_ended_run_leaves_nothing_but_its_evidence(
     wait_until(lambda: list(run.tmp_dir.iterdir()) == [], 5.0)
     records = run.outcome.records()
     assert {t.key.arm for t in run.outcome.trials()} >= {Arm.A, Arm.A2, Arm.B}
-    if name.startswith("SIGKILL"):
-        assert not any(isinstance(record, Footer) for record in records)
-    else:
-        assert "the run was not finished" in run.outcome.footer().ended
-        assert "the partial evidence was kept" in run.stderr
+    assert not any(isinstance(record, Footer) for record in records)
+    if not name.startswith("SIGKILL"):
+        assert "interrupted" in {event.what for event in run.outcome.events()}
+        assert "evidence that was written is kept" in run.stderr
         assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_an_ended_run_goes_on_and_gets_its_verdict(ended: dict[str, Ended], name: str) -> None:
+    cell = ended[name].cell
+    plant_faults(cell.folder, behaviour={"gather_s": 0.02}, journal=str(cell.folder / "journal2"))
+    evidence = ended[name].outcome.evidence_path
+    before = evidence.read_bytes()
+    outcome = cli("resume", evidence, out_dir=cell.out_dir)
+    assert (outcome.code, outcome.verdict) == (0, "GREEN"), outcome.stderr
+    assert evidence.read_bytes().startswith(before[: before.rindex(b"\n")])
+    assert [entry["observer"]["tool"] for entry in outcome.cert["resumed"]]
+    assert outcome.cert["n_void_passes"] == 1
+    assert [life["start"]["parallel"] for life in outcome.cert["lifetimes"]] == [1, 2, 2]
+    cut = [life["cut_off"] for life in outcome.cert["lifetimes"]]
+    assert cut == [False, name.startswith("SIGKILL"), False]
+    assert cli("verify-cert", outcome.certificate_path).code == 0
 
 
 SCORER = """

@@ -343,6 +343,8 @@ def test_the_example_scorer(
     assert apply_scorer(scorer, Completion(text), Item("q", ASKED, expected)) == scored
     info = describe_scorer(scorer)
     assert json.loads(json.dumps(dict(info.params))) == {"tolerance": 1e-6}
+    loose = describe_scorer(resolve_scorer("examples.custom_scorer:LastNumber", ["tolerance=1"]))
+    assert dict(loose.params) == {"tolerance": 1.0}
     strict = describe_scorer(resolve_scorer("examples.custom_scorer:strict"))
     assert strict.name == info.name == "last_number"
     assert strict.sha256 != info.sha256

@@ -78,6 +78,6 @@ class Interrupted(BatchInvarianceError):
     """A signal ended the run. The partial evidence is kept."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(f"interrupted by signal {signum}; the partial evidence was kept")
+        super().__init__(f"interrupted by signal {signum}; evidence that was written is kept")
         self.signum = signum
         self.exit_code = 128 + signum

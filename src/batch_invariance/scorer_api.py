@@ -1,8 +1,9 @@
 """The scorer seam: how a completion becomes a scored answer, and how to plug in your own.
 
-On the command line a scorer is named `pkg.mod:Name`, where `Name` is
+On the command line a scorer is one of the tool's own, by its name (`scorers.SHIPPED`), or named
+`pkg.mod:Name`, where `Name` is
 
-- a subclass of `Scorer`, which is made without arguments;
+- a subclass of `Scorer`, which is made with the parameters given, or without arguments;
 - an instance of `Scorer`;
 - or a plain function `f(text, expected) -> bool | float | None`, see `FunctionScorer`.
 
@@ -17,107 +18,44 @@ import inspect
 import json
 import math
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
-from types import FunctionType, MappingProxyType
+from types import FunctionType, ModuleType
 
+from batch_invariance import scorer_base
 from batch_invariance.errors import ScorerError
+from batch_invariance.scorer_base import EMPTY as EMPTY
+from batch_invariance.scorer_base import OK as OK
+from batch_invariance.scorer_base import ExactMatch as ExactMatch
+from batch_invariance.scorer_base import FunctionScorer as FunctionScorer
+from batch_invariance.scorer_base import Scalar as Scalar
+from batch_invariance.scorer_base import Score as Score
+from batch_invariance.scorer_base import Scorer as Scorer
 from batch_invariance.scorer_loading import import_for, one_line, source_of
+from batch_invariance.scorer_parameters import construct, scorer_params
+from batch_invariance.scorers import shipped_scorer
 
 from .invariance_diff.model import Completion, Item, Scored, ScorerInfo
 
-OK = "ok"
-EMPTY = "empty"
 SCORER_ERROR = "scorer_error"
 
-Scalar = str | int | float | bool | None
 
+def resolve_scorer(spec: str, params: Iterable[str] = ()) -> Scorer:
+    """Find the scorer that `spec` names, `pkg.mod:Name` or a shipped one's name.
 
-@dataclass(frozen=True, slots=True)
-class Score:
-    """How good an answer is: `value` is any finite number, `passed` the yes or no, if there is."""
-
-    value: float | None
-    passed: bool | None
-
-
-class Scorer(ABC):
-    """Base class of scorers; a subclass has to write `score` and may change the rest.
-
-    `name` (the class's own name unless it sets one) and `params` (JSON scalars: whatever tunes
-    the scorer) go into the certificate.
+    `params`: texts `KEY=VALUE`, which become keyword arguments of the class, typed as its
+    constructor annotates them. The current directory can be imported from, as with `python -m`.
+    Raises `ScorerError`.
     """
-
-    name: str = ""
-    params: Mapping[str, Scalar] = MappingProxyType({})
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        if "name" not in vars(cls):
-            cls.name = cls.__qualname__
-
-    def extract_answer(self, completion: Completion, item: Item) -> str | None:
-        """Return the answer in a completion, None where there is none: the text, stripped.
-
-        The completion comes without its logprobs, which drift where the answer does not.
-        """
-        return completion.text.strip()
-
-    def classify_failure_mode(self, completion: Completion, answer: str | None, item: Item) -> str:
-        """Say in a word what became of the completion; only `ok` counts towards the floor (F2)."""
-        return OK if answer else EMPTY
-
-    @abstractmethod
-    def score(self, answer: str | None, item: Item) -> Score:
-        """Rate an answer; `Score(None, None)` where the item has no expected answer."""
-
-
-class ExactMatch(Scorer):
-    """The default: 1.0 and passed when answer and expected answer are equal once stripped."""
-
-    name = "exact_match"
-
-    def score(self, answer: str | None, item: Item) -> Score:
-        """Compare with the item's expected answer."""
-        if item.expected_answer is None:
-            return Score(None, None)
-        passed = answer == item.expected_answer.strip()
-        return Score(float(passed), passed)
-
-
-class FunctionScorer(Scorer):
-    """A plain function `f(text, expected)` as a scorer.
-
-    `text` is the completion's text, stripped; `expected` the item's expected answer. The function
-    is not called for an item without one. It returns True or False (score 1.0 or 0.0, and passed
-    or not), a number (the score; passed stays None), or None (not scored).
-    """
-
-    def __init__(self, function: Callable[[str, str], bool | float | None]) -> None:
-        self.function = function
-        self.name = getattr(function, "__qualname__", type(function).__qualname__)
-
-    def score(self, answer: str | None, item: Item) -> Score:
-        """Ask the function."""
-        if item.expected_answer is None:
-            return Score(None, None)
-        result = self.function(answer or "", item.expected_answer)
-        if isinstance(result, bool):
-            return Score(float(result), result)
-        return Score(result, None)
-
-
-def resolve_scorer(spec: str) -> Scorer:
-    """Find the scorer that `spec`, written `pkg.mod:Name`, names.
-
-    The current directory can be imported from, as with `python -m`. Raises `ScorerError`.
-    """
-    module_name, _, name = spec.partition(":")
+    texts = scorer_params(params)
+    module_name, colon, name = spec.partition(":")
+    if not colon and module_name.isidentifier():
+        return shipped_scorer(spec, texts)
     if not name.isidentifier() or not all(map(str.isidentifier, module_name.split("."))):
         raise ScorerError(
-            f"scorer {spec!r} must be written pkg.mod:Name, a module and a name in it"
+            f"scorer {spec!r} must be written pkg.mod:Name, a module and a name in it, or be one"
+            " of the tool's own"
         )
     module = import_for(spec, module_name)
     try:
@@ -126,21 +64,22 @@ def resolve_scorer(spec: str) -> Scorer:
         close = get_close_matches(name, vars(module))
         hint = f"did you mean {close[0]}?" if close else "nothing there has a similar name"
         raise ScorerError(f"scorer {spec!r}: {module_name} has no {name}; {hint}") from None
-    return _as_scorer(found, spec)
+    return _as_scorer(found, spec, texts)
 
 
-def _as_scorer(found: object, spec: str) -> Scorer:
-    if isinstance(found, Scorer):
-        return found
+def _as_scorer(found: object, spec: str, params: Mapping[str, str]) -> Scorer:
     if isinstance(found, type) and issubclass(found, Scorer):
         if inspect.isabstract(found):
             raise ScorerError(f"scorer {spec!r}: the class does not define score(answer, item)")
-        try:
-            return found()
-        except Exception as error:
-            raise ScorerError(
-                f"scorer {spec!r}: making one without arguments raised {one_line(error)}"
-            ) from error
+        return construct(found, params, f"scorer {spec!r}")
+    if params and (isinstance(found, Scorer) or inspect.isfunction(found)):
+        what = "an instance" if isinstance(found, Scorer) else "a function"
+        raise ScorerError(
+            f"scorer {spec!r} is {what} and takes no parameters, {', '.join(params)} given; name"
+            " a class to set them"
+        )
+    if isinstance(found, Scorer):
+        return found
     if inspect.isfunction(found):
         try:
             inspect.signature(found).bind("text", "expected")
@@ -159,7 +98,8 @@ def _as_scorer(found: object, spec: str) -> Scorer:
 def describe_scorer(scorer: Scorer) -> ScorerInfo:
     """Name a scorer for the certificate.
 
-    Raises `ScorerError` when its name is no text or its params are not scalars.
+    Raises `ScorerError` when its name is no text, its params are not scalars, or what it rests on
+    is no modules.
     """
     if not isinstance(scorer.name, str) or not isinstance(scorer.params, Mapping):
         raise ScorerError(
@@ -173,6 +113,8 @@ def describe_scorer(scorer: Scorer) -> ScorerInfo:
                 f"scorer {scorer.name}: parameter {key!r} must be a string, a finite number, a"
                 f" bool or None under a string key, is {type(value).__name__}"
             )
+    if not all(isinstance(module, ModuleType) for module in _rests_on(scorer)):
+        raise ScorerError(f"scorer {scorer.name}: rests_on must be a tuple of modules")
     return ScorerInfo(scorer.name, scorer_sha256(scorer), params)
 
 
@@ -180,9 +122,10 @@ def scorer_sha256(scorer: Scorer) -> str:
     """Digest a scorer's name, parameters and source text, in hex.
 
     The source is that of each module that defines the function, or the class and its bases
-    (the standard library aside); of the classes in this module only their own text, so that the
-    digest is not one of this tool's version. What those modules import is not covered. Without
-    source the bytecode stands in, and then the digest also depends on the Python version.
+    (the standard library aside), and of those named in `rests_on` by any of the classes; of the
+    classes in `scorer_base` only their own text, so that the digest is not one of this tool's
+    version. What those modules import beyond is not covered. Without source the bytecode stands
+    in, and then the digest also depends on the Python version.
     """
     parts: list[type | FunctionType] = [
         base
@@ -191,15 +134,25 @@ def scorer_sha256(scorer: Scorer) -> str:
     ]
     if isinstance(scorer, FunctionScorer) and isinstance(scorer.function, FunctionType):
         parts.append(scorer.function)
-    sources = [
+    sources: list[list[object]] = [
         [
             f"{part.__module__}:{part.__qualname__}",
-            source_of(part, alone=part.__module__ == __name__),
+            source_of(part, alone=part.__module__ == scorer_base.__name__),
         ]
         for part in parts
     ]
+    sources += [[module.__name__, source_of(module, alone=True)] for module in _rests_on(scorer)]
     text = json.dumps([scorer.name, dict(scorer.params), sources], sort_keys=True)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def _rests_on(scorer: Scorer) -> list[ModuleType]:
+    """What the scorer's class and its bases rest on, in the order of the classes."""
+    named: list[ModuleType] = []
+    for base in type(scorer).__mro__:
+        found = vars(base).get("rests_on", ())
+        named += found if isinstance(found, tuple) else [found]
+    return named
 
 
 def apply_scorer(scorer: Scorer, completion: Completion, item: Item) -> Scored:

@@ -6,6 +6,7 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from types import CodeType, FunctionType, ModuleType
 
 from batch_invariance.errors import ScorerError
@@ -34,17 +35,29 @@ def import_for(spec: str, module_name: str) -> ModuleType:
         ) from error
 
 
-def source_of(part: type | FunctionType, *, alone: bool) -> object:
+def source_of(part: type | FunctionType | ModuleType, *, alone: bool) -> object:
     """Return the source of `part`, or with `alone` unset of the whole module it stands in.
 
     Where there is no source (a notebook, `python -c`, a package without its .py files) it is
     the bytecode, as nested JSON lists; that depends on the Python version.
     """
     try:
-        return inspect.getsource(part if alone else sys.modules[part.__module__])
+        if not alone and not isinstance(part, ModuleType):
+            return inspect.getsource(sys.modules[part.__module__])
+        return inspect.getsource(part)
     except (OSError, TypeError, KeyError):
-        members = vars(part) if isinstance(part, type) else {"": part}
-        return [[key, _bytecode(value)] for key, value in sorted(members.items())]
+        return [[key, _bytecode(value)] for key, value in sorted(_members(part).items())]
+
+
+def _members(part: type | FunctionType | ModuleType) -> Mapping[str, object]:
+    """What stands in a class, or in a module's own classes as `Class.name`, or the function."""
+    if isinstance(part, FunctionType):
+        return {"": part}
+    if isinstance(part, type):
+        return vars(part)
+    own = {k: v for k, v in vars(part).items() if getattr(v, "__module__", "") == part.__name__}
+    inner = [(k, v) for k, v in own.items() if isinstance(v, type)]
+    return {**own, **{f"{k}.{name}": one for k, v in inner for name, one in vars(v).items()}}
 
 
 def _bytecode(value: object) -> object:

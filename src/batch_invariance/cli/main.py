@@ -16,6 +16,7 @@ from batch_invariance.cli import (
     plan_n,
     probe,
     profiles,
+    resume,
     run_live,
     run_mock,
     schedule,
@@ -30,6 +31,7 @@ from batch_invariance.live_invariance.text import printable
 VERBS = (
     run_live,
     run_mock,
+    resume,
     verify_cert,
     gate,
     attest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import TextIO
 
 from batch_invariance.cli.style import Style
@@ -28,12 +29,20 @@ class Progress:
         self._done = 0
         self._divergent = 0
         self._total = request_count(header.plan.passes, header.cell.dispatch_n)
+        self._plans = header.plan.passes
         self._lanes = header.cell.dispatch_n
         n_serial = sum(p.n_requests for p in header.plan.passes if p.arm in SERIAL_ARMS)
         self._left = {True: n_serial, False: self._total - n_serial}
         self._pace: dict[bool, list[float]] = {True: [0.0, 0.0], False: [0.0, 0.0]}
         self._last: float | None = None
         self._drawn = 0.0
+
+    def skip(self, done: Collection[tuple[Arm, int]]) -> None:
+        """Passes that an earlier part of the run has done."""
+        for plan in self._plans:
+            if (plan.arm, plan.pass_index) in done:
+                self._done += plan.n_requests
+                self._left[plan.arm in SERIAL_ARMS] -= plan.n_requests
 
     def stage(self, text: str) -> None:
         """A launch, an arm or a pass begins."""

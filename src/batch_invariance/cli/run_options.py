@@ -48,19 +48,7 @@ def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     group.add_argument(
         "--seed", type=int, default=1, help="seed of the dispatch orders and the requests (1)"
     )
-    group.add_argument(
-        "--scorer",
-        metavar="NAME",
-        help=f"a shipped one ({', '.join(shipped.name for shipped in SHIPPED)}) or PKG.MOD:NAME, "
-        "a Scorer subclass, an instance, or f(text, expected); default: exact_match",
-    )
-    group.add_argument(
-        "--scorer-param",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a parameter of the scorer; may be repeated",
-    )
+    add_scorer_options(group)
     group.add_argument(
         "--codewords",
         action="store_true",
@@ -76,6 +64,23 @@ def add_cell_options(parser: argparse.ArgumentParser, max_tokens: int) -> None:
     group.add_argument("--stop-on-lost", action="store_true", help="end at the first lost trial")
     group.add_argument(
         "--request-timeout", type=positive, default=600.0, metavar="S", help="per request (600)"
+    )
+
+
+def add_scorer_options(group: argparse._ActionsContainer) -> None:
+    """Which scorer, and its parameters."""
+    group.add_argument(
+        "--scorer",
+        metavar="NAME",
+        help=f"a shipped one ({', '.join(shipped.name for shipped in SHIPPED)}) or PKG.MOD:NAME, "
+        "a Scorer subclass, an instance, or f(text, expected); default: exact_match",
+    )
+    group.add_argument(
+        "--scorer-param",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a parameter of the scorer; may be repeated",
     )
 
 

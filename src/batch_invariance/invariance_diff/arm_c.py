@@ -64,6 +64,10 @@ class ArmC:
         for member in tracker.members:
             self._member(member)
         self._facts.space.add_pass(tracker)
+        self.void(tracker)
+
+    def void(self, tracker: PassTracker) -> None:
+        """Lets go of a pass, of which only what diverged is kept."""
         self._donors.close(tracker)
         companions = tracker.companions({trial.key.item for _, trial in self._first_in})
         for pair, trial in self._first_in:

@@ -31,6 +31,7 @@ from batch_invariance.invariance_diff.records import (
     Identity,
     LifetimeStart,
     Observer,
+    Resumed,
     Subject,
 )
 from batch_invariance.invariance_diff.schedule_space import ScheduleSpace
@@ -106,6 +107,7 @@ class LifetimeReport:
 
     start: LifetimeStart
     identity_at_end: Identity | None
+    cut_off: bool
     exit_code: int | None
     exit_signal: int | None
 
@@ -172,6 +174,8 @@ class Certificate:
     untested_ids: tuple[str, ...]
     events: tuple[Event, ...]
     lifetimes: tuple[LifetimeReport, ...]
+    resumed: tuple[Resumed, ...]
+    n_void_passes: int
     evidence: EvidenceRef
     rows: tuple[Row, ...]
 
@@ -272,6 +276,8 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         untested_ids=tuple(facts.untested),
         events=tuple(e for e in facts.events if e.what != LOST_EVENT),
         lifetimes=tuple(_lifetime(life) for life in facts.lifetimes),
+        resumed=tuple(facts.resumed),
+        n_void_passes=facts.n_void_passes,
         evidence=evidence,
         rows=rows_of(examined),
     )
@@ -283,6 +289,7 @@ def _lifetime(life: Lifetime) -> LifetimeReport:
     return LifetimeReport(
         life.start,
         end.identity if end is not None else None,
+        life.cut_off,
         ended.code if ended is not None else None,
         ended.signal if ended is not None else None,
     )

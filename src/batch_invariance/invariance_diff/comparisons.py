@@ -24,8 +24,11 @@ class Comparisons:
         return self._kept[Arm.A].get(item)
 
     def add_a(self, trial: Trial) -> None:
-        """Takes a trial of arm A."""
-        self._kept[Arm.A].setdefault(trial.key.item, trial)
+        """Takes a trial of arm A. One that runs again after an interruption is a repeat."""
+        if trial.key.item in self._kept[Arm.A]:
+            self._compare("AA", trial)
+        else:
+            self._kept[Arm.A][trial.key.item] = trial
 
     def add_repeat(self, pair: str, trial: Trial) -> None:
         """Takes a trial of A2 (pair AA) or B (pair AB)."""

@@ -34,6 +34,7 @@ from batch_invariance.invariance_diff.records import (
     PassEnd,
     PassStart,
     Record,
+    Resumed,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.rules import EVIDENCE_SCHEMA
@@ -53,17 +54,21 @@ _KINDS: dict[str, type[Any]] = {
     "pass_end": PassEnd,
     "control_plan": ControlPlan,
     "event": Event,
+    "resumed": Resumed,
     "footer": Footer,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}
 
 
 class EvidenceEncoder:
-    """Turns records into lines, keeping the sequence number and the chain."""
+    """Turns records into lines, keeping the sequence number and the chain.
 
-    def __init__(self) -> None:
-        self._seq = 0
-        self._prev = FIRST_PREV
+    To go on with a file, `seq` is the number of its lines and `prev` the SHA-256 of the last.
+    """
+
+    def __init__(self, seq: int = 0, prev: str = FIRST_PREV) -> None:
+        self._seq = seq
+        self._prev = prev
 
     def encode(self, record: Record) -> bytes:
         """The next line of the file, newline included."""
@@ -91,6 +96,8 @@ class EvidenceReader:
         self._lines = lines
         self._file = hashlib.sha256()
         self.n_records = 0
+        self.last_line_sha256 = FIRST_PREV
+        """SHA-256 of the last line read, without its newline."""
 
     @property
     def sha256(self) -> str:
@@ -112,7 +119,7 @@ class EvidenceReader:
             record = self._decode(fields)
             if (self.n_records == 0) is not isinstance(record, Header):
                 self._refuse("the first line, and no other, must be the header")
-            prev = hashlib.sha256(line).hexdigest()
+            prev = self.last_line_sha256 = hashlib.sha256(line).hexdigest()
             self.n_records += 1
             yield record
 

@@ -14,6 +14,7 @@ from batch_invariance.invariance_diff.records import (
     Header,
     LifetimeEnd,
     LifetimeStart,
+    Resumed,
 )
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
 from batch_invariance.invariance_diff.stats import LogHistogram
@@ -108,10 +109,12 @@ class ControlFacts:
 
 @dataclass(slots=True)
 class Lifetime:
-    """One launch of the server: how it began and, once read, how it ended."""
+    """One launch of the server: how it began and, once read, how it ended. `cut_off`: the run was
+    interrupted before that could be read, and went on with another launch."""
 
     start: LifetimeStart
     end: LifetimeEnd | None = None
+    cut_off: bool = False
 
 
 @dataclass(slots=True)
@@ -123,6 +126,8 @@ class Facts:
     margins: LogHistogram = field(default_factory=LogHistogram)
     lifetimes: list[Lifetime] = field(default_factory=list)
     passes: list[PassFacts] = field(default_factory=list)
+    n_void_passes: int = 0
+    resumed: list[Resumed] = field(default_factory=list)
     pairs: dict[str, PairReport] = field(default_factory=dict)
     items: list[ItemFacts] = field(default_factory=list)
     lost: list[LostTrial] = field(default_factory=list)

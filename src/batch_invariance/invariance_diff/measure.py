@@ -36,6 +36,7 @@ from batch_invariance.invariance_diff.records import (
     PassEnd,
     PassStart,
     Record,
+    Resumed,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.request import ban_token, build_body
@@ -94,6 +95,8 @@ class Fold:
             facts.control.plan = record
         elif isinstance(record, Event):
             facts.events.append(record)
+        elif isinstance(record, Resumed):
+            self._resumed(record)
         elif isinstance(record, Footer):
             facts.footer = record
 
@@ -219,6 +222,22 @@ class Fold:
         self._facts.passes.append(tracker.finish(end))
         if tracker.start.arm is Arm.C:
             self._arm_c.close(tracker)
+        self._open = None
+
+    def _resumed(self, record: Resumed) -> None:
+        """The open pass is void: it proves nothing, but the divergences in it stay counted."""
+        facts = self._facts
+        facts.resumed.append(record)
+        if facts.lifetimes and facts.lifetimes[-1].end is None:
+            facts.lifetimes[-1].cut_off = True
+        if self._open is None:
+            return
+        start = self._open.start
+        self._open.finish(None)
+        if start.arm is Arm.C:
+            self._arm_c.void(self._open)
+        self._done.discard((start.arm, start.pass_index))
+        facts.n_void_passes += 1
         self._open = None
 
     def finish(self) -> Facts:

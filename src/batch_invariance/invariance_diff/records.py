@@ -267,6 +267,16 @@ class ControlPlan:
     lane: int
 
 
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """An interrupted run goes on. A pass that was open is void and runs again whole; what it had
+    got stays in the file. `observer` is who goes on."""
+
+    ts_utc: str
+    observer: Observer
+    ts: float
+
+
 COMPLETE = "complete"
 """`Footer.ended` of a run that did all it had planned."""
 
@@ -291,5 +301,6 @@ Record = (
     | PassEnd
     | ControlPlan
     | Event
+    | Resumed
     | Footer
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from batch_invariance.errors import UsageError
 from batch_invariance.formats.toy_gguf import ToySpec, ToyWeights, toy_model_bytes
 from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.store import write_atomic
@@ -39,6 +40,17 @@ def write_canary(spec: ToySpec, folder: Path) -> Path:
     path = folder / f"{canary_name(spec)}.gguf"
     write_atomic(path, toy_model_bytes(spec))
     return path
+
+
+def spec_of(model_file: str) -> ToySpec | None:
+    """The canary that `write_canary` named so; None for another name."""
+    name = model_file.removesuffix(".gguf")
+    words = name.removeprefix("canary-").replace("-", ",").replace("seed", "seed=")
+    try:
+        spec = ToySpec.parse(words)
+    except UsageError:
+        return None
+    return spec if canary_name(spec) == name else None
 
 
 def canary_name(spec: ToySpec) -> str:

@@ -5,26 +5,43 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from batch_invariance.errors import BatchInvarianceError
 from batch_invariance.invariance_diff.evidence import EvidenceEncoder
 from batch_invariance.invariance_diff.model import Trial
 from batch_invariance.invariance_diff.records import Record
-from batch_invariance.live_invariance.store import open_evidence
+from batch_invariance.live_invariance.store import open_evidence, reopen_evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What an evidence file holds already: its bytes, lines, trials, and the digest of the last
+    line."""
+
+    size: int
+    n_records: int
+    n_trials: int
+    last_line_sha256: str
 
 
 class EvidenceWriter:
-    """Appends records to a new evidence file of mode 0600; a context manager.
+    """Appends records to an evidence file of mode 0600, a new one unless `written` says what it
+    holds; a context manager.
 
     Raises BatchInvarianceError when the disk refuses; what was written before stays.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, written: Written | None = None) -> None:
         self.path = path
-        self.n_trials = 0
-        self._encoder = EvidenceEncoder()
-        self._file = open_evidence(path)
+        self.n_trials = 0 if written is None else written.n_trials
+        if written is None:
+            self._encoder = EvidenceEncoder()
+            self._file = open_evidence(path)
+        else:
+            self._encoder = EvidenceEncoder(written.n_records, written.last_line_sha256)
+            self._file = reopen_evidence(path, written.size)
 
     def __enter__(self) -> EvidenceWriter:
         return self

@@ -205,6 +205,19 @@ def _ask(server_bin: Path, question: str) -> str | None:
     return text or None
 
 
+def observer_now() -> Observer:
+    """This tool on this machine."""
+    host = host_facts()
+    return Observer(
+        tool=f"batch-invariance {__version__}",
+        python=host.python_version,
+        system=host.system,
+        machine=host.machine,
+        processor=host.cpu_model,
+        cpu_count=host.cpu_count,
+    )
+
+
 def build_header(
     source: Source,
     cell: Cell,
@@ -214,7 +227,6 @@ def build_header(
     scorer: Scorer,
 ) -> Header:
     """The evidence's first line. Raises ScorerError for a scorer that cannot be named."""
-    host = host_facts()
     return Header(
         schema=rules.EVIDENCE_SCHEMA,
         rules_version=rules.RULES_VERSION,
@@ -231,14 +243,7 @@ def build_header(
             listed=() if settings.schedule is None else settings.schedule.passes,
         ),
         subject=subject,
-        observer=Observer(
-            tool=f"batch-invariance {__version__}",
-            python=host.python_version,
-            system=host.system,
-            machine=host.machine,
-            processor=host.cpu_model,
-            cpu_count=host.cpu_count,
-        ),
+        observer=observer_now(),
         workset=WorkSetRecord(workset.name, workset.sha256, workset.items),
         scorer=describe_scorer(scorer),
     )

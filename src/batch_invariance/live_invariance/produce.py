@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_
 from batch_invariance.live_invariance.host import check_disk
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.recording import Recorder, RunObserver, StopRules
+from batch_invariance.live_invariance.resume import Interruption, go_on
 from batch_invariance.live_invariance.run import run_cell
 from batch_invariance.live_invariance.server import Launcher
 from batch_invariance.live_invariance.store import (
@@ -67,15 +69,52 @@ def produce(
     check_disk(out_dir, evidence_bytes(header))
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
+    timeout_s = conduct.request_timeout_s
     with CellLock(paths):
         moved = set_aside([paths.certificate, paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
-            session = ScoringSession(scorer)
-            recorder = Recorder(header, session, writer, conduct.observer, conduct.stop_rules)
-            with deferred():
-                run_cell(recorder, launcher, conduct.request_timeout_s)
-            for message in session.errors:
-                conduct.observer.note(message)
-        certificate = certify(read_lines(paths.evidence), paths.evidence.name)
-        write_atomic(paths.certificate, certificate.to_bytes())
+            _run(writer, header, scorer, conduct, lambda r: run_cell(r, launcher, timeout_s))
+        return _certified(paths, moved)
+
+
+def resume(
+    interruption: Interruption, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
+) -> Produced:
+    """Goes on with an interrupted run in the file that it left, then derives its certificate.
+
+    Raises what `produce` raises.
+    """
+    header = interruption.header
+
+    def rest(recorder: Recorder) -> None:
+        go_on(recorder, interruption)
+        run_cell(recorder, launcher, conduct.request_timeout_s, interruption.earlier)
+
+    check_disk(out_dir, evidence_bytes(header))
+    paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
+    with CellLock(paths):
+        moved = set_aside([paths.certificate])
+        with EvidenceWriter(paths.evidence, interruption.written) as writer:
+            _run(writer, header, scorer, conduct, rest)
+        return _certified(paths, moved)
+
+
+def _run(
+    writer: EvidenceWriter,
+    header: Header,
+    scorer: Scorer,
+    conduct: Conduct,
+    what: Callable[[Recorder], None],
+) -> None:
+    session = ScoringSession(scorer)
+    recorder = Recorder(header, session, writer, conduct.observer, conduct.stop_rules)
+    with deferred():
+        what(recorder)
+    for message in session.errors:
+        conduct.observer.note(message)
+
+
+def _certified(paths: CellPaths, moved: tuple[Path, ...]) -> Produced:
+    certificate = certify(read_lines(paths.evidence), paths.evidence.name)
+    write_atomic(paths.certificate, certificate.to_bytes())
     return Produced(certificate, paths, moved)

@@ -149,20 +149,25 @@ class Recorder:
             )
         )
 
+    def remember(self, trial: Trial) -> tuple[bool, bool]:
+        """Keeps what later parts of the run build on; whether the trial differs from A at all, and
+        in its score."""
+        key = trial.key
+        if key.arm is Arm.A:
+            self.reference.setdefault(key.item, trial)
+        x = self.reference.get(key.item)
+        if key.arm is not Arm.C or x is None or x.scored is None or trial.scored is None:
+            return False, False
+        diff = compare_trials(x, trial)
+        divergent = diff.score_divergent or diff.token_divergent
+        if divergent:
+            self.divergent.setdefault((key.item, trial.lane))
+        return divergent, diff.score_divergent
+
     def _record(self, trial: Trial) -> None:
         self.write(trial)
         key = trial.key
-        divergent = red = False
-        if key.arm is Arm.A:
-            self.reference.setdefault(key.item, trial)
-        elif key.arm is Arm.C:
-            x = self.reference.get(key.item)
-            if x is not None and x.scored is not None and trial.scored is not None:
-                diff = compare_trials(x, trial)
-                red = diff.score_divergent
-                divergent = red or diff.token_divergent
-        if divergent:
-            self.divergent.setdefault((key.item, trial.lane))
+        divergent, red = self.remember(trial)
         self.observer.trial(trial, divergent)
         if isinstance(trial.result, Failure) and key.arm is not Arm.WARMUP:
             detail = f"{trial.item_id}: {trial.result.kind.value}: {trial.result.detail}"

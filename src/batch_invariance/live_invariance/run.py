@@ -6,8 +6,9 @@ The run records what happened and judges nothing; `certify` reads the file it le
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
-from batch_invariance.errors import ServerError
+from batch_invariance.errors import Interrupted, ServerError
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.records import (
     COMPLETE,
@@ -24,44 +25,93 @@ from batch_invariance.live_invariance.server import Launcher, RunningServer, che
 from batch_invariance.live_invariance.telemetry import read_identity
 
 UNDER_LOAD = (Arm.C, Arm.CONFIRM, Arm.P)
+ONE_SLOT = (Arm.A, Arm.A2)
 
 
-def run_cell(recorder: Recorder, launcher: Launcher, request_timeout_s: float) -> None:
-    """Runs arms A and A2 on one slot, then B, C, confirm and P on N.
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What an interrupted run has done: its complete passes, and how many launches it made.
+    `control` says that the positive control is settled."""
 
-    Leaves complete evidence, or evidence whose footer says where it ended. A server that dies
-    under the cell's load is such an end; raises ServerError when a launch fails or the server
-    dies before, WorkSetError when an item does not fit the context.
+    done: frozenset[tuple[Arm, int]] = frozenset()
+    n_lifetimes: int = 0
+    control: bool = False
+
+
+FRESH = Earlier()
+
+
+def run_cell(
+    recorder: Recorder, launcher: Launcher, request_timeout_s: float, earlier: Earlier = FRESH
+) -> None:
+    """Runs arms A and A2 on one slot, then B, C, confirm and P on N, less what is done `earlier`.
+
+    Leaves complete evidence, or evidence whose footer says where it ended; without a footer where a
+    signal interrupted it. A server that dies under the cell's load is such an end; raises
+    ServerError when a launch fails or the server dies before, WorkSetError when an item does not
+    fit the context.
     """
-    recorder.write(recorder.header)
+    if earlier is FRESH:
+        recorder.write(recorder.header)
     ended = COMPLETE
     try:
-        _lifetime(recorder, launcher, 0, request_timeout_s)
-        _lifetime(recorder, launcher, 1, request_timeout_s)
+        _lifetimes(recorder, launcher, request_timeout_s, earlier)
+    except Interrupted as signal:
+        recorder.event("interrupted", str(signal))
+        recorder.sync()
+        raise
     except StopRun as stop:
         ended = stop.ended
         recorder.event("stopped", ended)
     except ServerDied as death:
         ended = str(death)
         if death.arm not in UNDER_LOAD:
+            _close(recorder, ended)
             raise ServerError(
                 f"{death} ({death.how}), before the cell's load: no verdict. "
                 f"The end of its log:\n{death.log_tail}"
             ) from death
     except BaseException as error:
-        ended = f"{type(error).__name__}: the run was not finished"
+        _close(recorder, f"{type(error).__name__}: the run was not finished")
         raise
-    finally:
-        recorder.write(Footer(ended, recorder.n_trials, time.monotonic()))
-        recorder.sync()
+    _close(recorder, ended)
 
 
-def _lifetime(recorder: Recorder, launcher: Launcher, index: int, timeout_s: float) -> None:
+def _close(recorder: Recorder, ended: str) -> None:
+    recorder.write(Footer(ended, recorder.n_trials, time.monotonic()))
+    recorder.sync()
+
+
+def _lifetimes(recorder: Recorder, launcher: Launcher, timeout_s: float, earlier: Earlier) -> None:
+    """The launches that are still needed: one with one slot, one with N."""
+    index = earlier.n_lifetimes
+    planned = {(plan.arm, plan.pass_index) for plan in recorder.header.plan.passes}
+    missing = planned - earlier.done
+    if any(arm in ONE_SLOT for arm, _ in missing):
+        _lifetime(recorder, launcher, Launch(index, 1, True), timeout_s, earlier)
+        index += 1
+    if any(arm not in ONE_SLOT for arm, _ in missing) or not earlier.control:
+        slots = recorder.header.cell.dispatch_n
+        _lifetime(recorder, launcher, Launch(index, slots, False), timeout_s, earlier)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launch: its number in the run, its slots, and whether it is for the reference, arms A and
+    A2, or for the arms on N slots."""
+
+    index: int
+    parallel: int
+    reference: bool
+
+
+def _lifetime(
+    recorder: Recorder, launcher: Launcher, launch: Launch, timeout_s: float, earlier: Earlier
+) -> None:
     """One launch and the arms that belong to it; the server is stopped on every way out."""
-    header = recorder.header
-    parallel = 1 if index == 0 else header.cell.dispatch_n
-    recorder.observer.stage(f"launching the server with {parallel} slot(s)")
-    server = launcher.launch(parallel)
+    header, index = recorder.header, launch.index
+    recorder.observer.stage(f"launching the server with {launch.parallel} slot(s)")
+    server = launcher.launch(launch.parallel)
     death: ServerDied | None = None
     try:
         _write_start(recorder, server, index)
@@ -69,10 +119,10 @@ def _lifetime(recorder: Recorder, launcher: Launcher, index: int, timeout_s: flo
         if index == 0:
             check_items_fit(server.client, recorder.items, header.plan.sampling, header.cell.ctx)
         with (
-            Dispatcher(server.client, parallel, timeout_s, server.dead) as dispatcher,
+            Dispatcher(server.client, launch.parallel, timeout_s, server.dead) as dispatcher,
             Passes(recorder, server, index, dispatcher) as passes,
         ):
-            _arms(recorder, passes, index)
+            _arms(recorder, passes, launch, earlier)
     except ServerDied as error:
         death = error
         raise
@@ -86,15 +136,19 @@ def _lifetime(recorder: Recorder, launcher: Launcher, index: int, timeout_s: flo
         recorder.write(LifetimeEnd(index, identity, ended, time.monotonic()))
 
 
-def _arms(recorder: Recorder, passes: Passes, index: int) -> None:
-    arms = (Arm.A, Arm.A2) if index == 0 else (Arm.B, Arm.C)
+def _arms(recorder: Recorder, passes: Passes, launch: Launch, earlier: Earlier) -> None:
     passes.warm_up()
     for plan in recorder.header.plan.passes:
-        if plan.arm in arms:
+        if (plan.arm in ONE_SLOT) is launch.reference and (
+            plan.arm,
+            plan.pass_index,
+        ) not in earlier.done:
             passes.planned(plan)
-    if index == 1:
-        passes.confirm()
-        passes.control()
+    if not launch.reference:
+        if (Arm.CONFIRM, 0) not in earlier.done:
+            passes.confirm()
+        if not earlier.control:
+            passes.control()
 
 
 def _write_start(recorder: Recorder, server: RunningServer, index: int) -> None:

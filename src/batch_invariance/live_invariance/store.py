@@ -165,6 +165,22 @@ def set_aside(paths: Iterable[Path]) -> tuple[Path, ...]:
     return tuple(moved)
 
 
+def reopen_evidence(path: Path, size: int) -> BinaryIO:
+    """Open an evidence file to go on after its first `size` bytes; what follows them is cut off.
+
+    Raises `BatchInvarianceError` when it cannot.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        file = os.fdopen(descriptor, "ab")
+        file.truncate(size)
+    except OSError as error:
+        raise BatchInvarianceError(
+            f"cannot go on with the evidence {path}: {error.strerror}; check the file"
+        ) from error
+    return file
+
+
 def open_evidence(path: Path) -> BinaryIO:
     """A new evidence file, mode 0600, that can only be appended to.
 

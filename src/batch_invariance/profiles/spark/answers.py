@@ -26,8 +26,8 @@ _LETTERS, _FIGURES = re.compile(r"[A-Za-z]+"), re.compile(r"[0-9]+")
 _LEFT, _RIGHT = " \t*`\"'$=", " \t*`\"'$=.,;}"  # what decorates a value in a line
 _LABEL = re.compile(r"\A(?:the )?(?:final )?(?:answer|result)(?: is)?\s*[:=]\s*", re.IGNORECASE)
 _AND = re.compile(r"\Aand\s+")
-_BULLET = re.compile(r"\s*(?:[-*\u2022]|[0-9]{1,3}[.)])\s+")
-_NAME = re.compile(r"(?:def\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*(?:\([^()\n]*\))?\s*:?")
+_BULLET = re.compile(r"\A\s*(?:[-*\u2022]|[0-9]{1,3}[.)])\s+")
+_NAME = re.compile(r"(?:def\s+)?([A-Za-z_][A-Za-z0-9_]*)(?:\s*\([^()\n]*\))?(?:\s*:)?")
 _INTRODUCED = re.compile(
     r"\b(?:is|named|called|answer|function|name)\b"
     r"(?=[\s:*`\"']*([A-Za-z_][A-Za-z0-9_]*)([ \t]*\(|[`\"'*]|\.(?=\s|\Z)|[ \t]*(?:\n|\Z))?)",
@@ -99,7 +99,8 @@ def _facts_of_lines(text: str, keys: Sequence[str]) -> dict[str, str]:
     )
     names = {_key(key): key for key in keys}
     facts = {}
-    for match, end in zip(found, [*(one.start() for one in found[1:]), len(text)], strict=True):
+    ends = [*(match.start() for match in found[1:]), len(text)]
+    for match, end in zip(found, ends, strict=False):
         lines = text[match.end() : end].strip().split("\n", 1)
         value = lines[0].lstrip(_LEFT).rstrip(_RIGHT)
         if value:
