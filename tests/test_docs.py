@@ -144,6 +144,12 @@ def _cli_generator() -> ModuleType:
     return module
 
 
+def test_the_table_of_cells_is_that_of_the_checked_in_run() -> None:
+    script = str(ROOT / "docs" / "generate_cells.py")
+    done = subprocess.run([sys.executable, script, "--check"])
+    assert done.returncode == 0, "run python docs/generate_cells.py"
+
+
 def test_the_page_of_the_command_line_is_in_step() -> None:
     rendered = _cli_generator().render()
     assert (ROOT / "docs" / GENERATED).read_text("utf-8") == rendered, (

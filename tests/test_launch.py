@@ -196,7 +196,7 @@ def test_the_command_line_states_what_the_cell_pins() -> None:
         *("/opt/llama-server", "--model", "/m/model.gguf", "-c", "8192", "--parallel", "4"),
         *("--host", "127.0.0.1", "--port", "5005", "--api-key-file", "/s/key", "--alias", "cell"),
         *("--metrics", "--slots", "--cache-ram", "0", "--log-colors", "off", "-lv", "5"),
-        *("--no-kv-unified", "-ub", "128"),
+        *("--log-prefix", "--log-timestamps", "--no-kv-unified", "-ub", "128"),
     )
     assert command.omitted_flags == ()
 
@@ -211,7 +211,8 @@ def test_unified_kv_is_left_to_a_user_who_states_it(flag: str) -> None:
 def test_flags_that_the_build_does_not_know_are_left_out_and_listed() -> None:
     command = build_argv(spec(known=frozenset({"--metrics", "--api-key-file"})))
     assert command.omitted_flags == (
-        *("--alias", "--slots", "--cache-ram", "--log-colors", "-lv", "--no-kv-unified"),
+        *("--alias", "--slots", "--cache-ram", "--log-colors", "-lv"),
+        *("--log-prefix", "--log-timestamps", "--no-kv-unified"),
     )
     assert command.argv[-3:] == ("--api-key-file", "/s/key", "--metrics")
     assert {"--model", "-c", "--parallel", "--host", "--port"} <= set(command.argv)

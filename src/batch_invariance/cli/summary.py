@@ -189,7 +189,7 @@ def _closeness(cert: Certificate) -> list[str]:
         return []
     return [
         f"drift: logprobs moved by up to {c.largest_drift:.2g} nats, the smallest margin is "
-        f"{c.smallest_margin:.2g} nats ({c.margin_over_drift:.1f} times that)"
+        f"{c.smallest_margin:.2g} nats ({c.margin_over_drift:.2g} times that)"
     ]
 
 

@@ -14,7 +14,8 @@ from batch_invariance.live_invariance.flags import UserFlags
 LOOPBACK = "127.0.0.1"
 ENGINE_PREFIXES = ("GGML_", "CUDA_", "HIP_", "ROCR_", "HSA_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_")
 VERBOSE = ("-lv", "5")
-"""The level at which the log names the participants of every forward pass."""
+"""The level at which the log names the participants of every forward pass. Its reader needs prefix
+and time too, which are stated because their defaults changed over versions."""
 _PORT_TRIES = 64
 
 
@@ -60,6 +61,8 @@ def build_argv(spec: LaunchSpec) -> LaunchCommand:
         ("--cache-ram", "0"),
         ("--log-colors", "off"),
         VERBOSE,
+        ("--log-prefix",),
+        ("--log-timestamps",),
     ]
     if not spec.user_flags.states_kv_unified:
         optional.append(("--no-kv-unified",))
