@@ -70,9 +70,7 @@ def _checked(file: ScheduleFile, what: str) -> tuple[PassSchedule, ...]:
     issues = [] if file.passes else ["it has no passes"]
     passes = []
     for number, entry in enumerate(file.passes):
-        schedule = PassSchedule(
-            entry.kind, file.lanes, entry.groups, entry.pinned, entry.delays_ms
-        )
+        schedule = PassSchedule(entry.kind, file.lanes, entry.groups, entry.pinned, entry.delays_ms)
         where = f"pass {number}"
         if not entry.groups:
             issues.append(f"{where}: it sends nothing")
