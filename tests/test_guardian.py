@@ -36,6 +36,8 @@ class Guard:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                # `select` cannot see a report that a buffer has taken in with the one before.
+                bufsize=0,
                 start_new_session=True,
             )
 
