@@ -10,7 +10,7 @@ from batch_invariance.live_invariance.log_reader import DecodeLogReader
 from batch_invariance.live_invariance.recording import PassRef, Recorder
 from batch_invariance.live_invariance.server import RunningServer
 
-WAIT_S = 5.0
+WAIT_S = 15.0
 """How long the log may lag behind the server's counter before it is given up."""
 RUNS_PER_RECORD = 512
 
