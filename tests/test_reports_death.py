@@ -151,11 +151,13 @@ def test_an_ended_run_goes_on_and_gets_its_verdict(ended: dict[str, Ended], name
     plant_faults(cell.folder, behaviour={"gather_s": 0.02}, journal=str(cell.folder / "journal2"))
     evidence = ended[name].outcome.evidence_path
     before = evidence.read_bytes()
+    n_open = before.count(b'"kind":"pass_start"') - before.count(b'"kind":"pass_end"')
     outcome = cli("resume", evidence, out_dir=cell.out_dir)
     assert (outcome.code, outcome.verdict) == (0, "GREEN"), outcome.stderr
     assert evidence.read_bytes().startswith(before[: before.rindex(b"\n")])
     assert [entry["observer"]["tool"] for entry in outcome.cert["resumed"]]
-    assert outcome.cert["n_void_passes"] == 1
+    # The run says that a pass begins just before it writes so.
+    assert outcome.cert["n_void_passes"] == n_open <= 1
     assert [life["start"]["parallel"] for life in outcome.cert["lifetimes"]] == [1, 2, 2]
     cut = [life["cut_off"] for life in outcome.cert["lifetimes"]]
     assert cut == [False, name.startswith("SIGKILL"), False]
