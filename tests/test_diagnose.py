@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from batch_invariance.errors import ServerError, UsageError
+from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.model import Verdict
 from batch_invariance.live_invariance.diagnosis import (
     BUDGET,
@@ -18,6 +19,7 @@ from batch_invariance.live_invariance.diagnosis import (
     DiagnosisPlan,
     Measured,
     diagnose,
+    screening_ids,
 )
 from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.remedies import (
@@ -274,3 +276,18 @@ def test_arguments_that_cannot_be_are_refused(
     outcome = cli("diagnose", tmp_path / "c.json", "--out-dir", tmp_path / "d", *given)
     assert outcome.code == 2
     assert said in outcome.stderr
+
+
+def test_the_screen_holds_divergences_and_their_companions_in_the_order_of_the_set() -> None:
+    folder = Path(__file__).parent.parent / "examples" / "certs"
+    with (folder / "SmolLM2-135M-Instruct.Q4_1__ctx2048__N4.evidence.jsonl").open("rb") as lines:
+        cert = certify(lines, "evidence.jsonl")
+    ids = [row.id for row in cert.rows]
+    first = min(
+        cert.divergence_report["AC"].per_id, key=lambda r: r.first_divergence.margin_x or 0.0
+    )
+    chosen = screening_ids(cert, ids, 8)
+    assert chosen == [i for i in ids if i in chosen]
+    assert len(chosen) == 8
+    assert {first.id, *first.first_divergence.companions} <= set(chosen)
+    assert len(screening_ids(cert, ids, 4)) == 4

@@ -68,6 +68,7 @@ from batch_invariance.scorer_api import Scorer, describe_scorer
 REPORT = "diagnosis.json"
 DEFAULT_MAX_TOKENS = 64
 SCREEN_PASSES = 2
+SCREEN_ITEMS = 8
 CONFIRM_RUNS = 2
 EXAMPLES = """examples:
   batch-invariance diagnose certs/model__ctx8192__N4.json
@@ -246,8 +247,8 @@ class _Runner:
     def choose(self, certificate: Certificate) -> None:
         """Chooses the items to screen with."""
         items = self._case.workset.items
-        least = 2 * self._case.cell.settings.parallel
-        ids = set(screening_ids(certificate, [item.id for item in items], least))
+        n = max(SCREEN_ITEMS, 2 * self._case.cell.settings.parallel)
+        ids = set(screening_ids(certificate, [item.id for item in items], n))
         kept = tuple(item for item in items if item.id in ids)
         self._screen = WorkSet(self._case.workset.name, kept, items_sha256(kept))
 

@@ -27,7 +27,6 @@ from batch_invariance.live_invariance.remedies import (
     compatible,
 )
 
-MAX_SCREENED_DIVERGENT = 6
 TODAY = "as today"
 BUDGET = "not tried: the time budget was used up"
 
@@ -271,9 +270,9 @@ def _groups(remedies: Sequence[Remedy]) -> Iterator[list[Remedy]]:
         yield together
 
 
-def screening_ids(cert: Certificate, ids: Sequence[str], least: int) -> list[str]:
-    """The items to screen with, in the work-set's order: diverging ones, smallest margin first,
-    with the companions of their first divergence, filled up to `least` with others."""
+def screening_ids(cert: Certificate, ids: Sequence[str], n: int) -> list[str]:
+    """The `n` items to screen with, or few more, in the work-set's order: diverging ones, smallest
+    margin first, each with the companions of its first divergence, then others."""
     reports = sorted(
         cert.divergence_report["AC"].per_id,
         key=lambda report: (
@@ -283,11 +282,13 @@ def screening_ids(cert: Certificate, ids: Sequence[str], least: int) -> list[str
         ),
     )
     chosen: dict[str, None] = {}
-    for report in reports[:MAX_SCREENED_DIVERGENT]:
-        chosen[report.id] = None
-        chosen.update(dict.fromkeys(report.first_divergence.companions))
+    for report in reports:
+        group = dict.fromkeys((report.id, *report.first_divergence.companions))
+        if chosen and len(chosen | group) > n:
+            break
+        chosen.update(group)
     for item_id in (*cert.mismatch, *cert.token_divergence_ids, *ids):
-        if len(chosen) >= least:
+        if len(chosen) >= n:
             break
         chosen[item_id] = None
     return [item_id for item_id in ids if item_id in chosen]
