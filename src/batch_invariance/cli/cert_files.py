@@ -10,6 +10,7 @@ from pathlib import Path
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
+from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
@@ -24,12 +25,14 @@ MAX_CERT_BYTES = 1 << 30
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
     """A certificate file and what became of it. `view` is None where the file is no certificate;
-    `problems` is empty only where its evidence bears it out."""
+    `problems` is empty only where its evidence bears it out; `derived` is what the evidence gives,
+    None where it gives nothing."""
 
     path: Path
     data: bytes
     view: CertView | None
     problems: tuple[str, ...]
+    derived: Certificate | None = None
 
     @property
     def borne_out(self) -> bool:
@@ -83,7 +86,7 @@ def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
-    return VerifiedFile(path, data, view, problems)
+    return VerifiedFile(path, data, view, problems, result.derived)
 
 
 def read_certificate(path: Path) -> bytes:

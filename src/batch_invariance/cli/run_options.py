@@ -84,11 +84,11 @@ def add_scorer_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Where results go and how much is said."""
+def add_output_options(parser: argparse.ArgumentParser, out_dir: str = "certs") -> None:
+    """Where results go, by default the folder `out_dir`, and how much is said."""
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--out-dir", type=Path, default=Path("certs"), metavar="DIR", help="(./certs)"
+        "--out-dir", type=Path, default=Path(out_dir), metavar="DIR", help=f"(./{out_dir})"
     )
     group.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     group.add_argument("-v", "--verbose", action="store_true", help="a line for every trial")

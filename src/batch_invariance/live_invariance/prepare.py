@@ -34,6 +34,7 @@ from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.invariance_diff.workset import WorkSet
 from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256
 from batch_invariance.live_invariance.flags import (
+    FLASH_ATTENTION_OFF,
     UserFlags,
     canonical,
     check_user_flags,
@@ -50,8 +51,6 @@ from batch_invariance.live_invariance.model_file import read_model
 from batch_invariance.scorer_api import Scorer, describe_scorer
 
 ASK_TIMEOUT_S = 30.0
-FLASH_ATTENTION_OFF = ("off", "disabled", "false", "0")
-"""What `--flash-attn` takes for off (`is_falsey` in common/arg.cpp, b11434)."""
 MAX_PASSES = 10_000
 RANDOM_SEED = 4294967295
 """llama-server draws a seed of its own for this one, as it does for -1."""
