@@ -52,6 +52,9 @@ LOST_BODY = json_reply(
     200, {"choices": [{"message": {"role": "assistant", "content": "lost " * 40}, "index": 0}]}
 ).body
 
+IDLE_S = 0.005
+"""How long an engine rests whose every job hangs; its lock is free meanwhile."""
+
 
 def user_text(prompt: str) -> str:
     """The last user message of a templated prompt."""
@@ -104,7 +107,10 @@ class FaultyEngine(MockEngine):
         if self.faults.mix_donor_at is not None and len(batch) >= self.faults.mix_donor_at:
             for job, donor in zip(batch, [*batch[1:], batch[0]], strict=True):
                 self._donors.setdefault(job.id_task, user_text(donor.request.prompt))
-        return [job for job in batch if self.loss_of(job) is not Loss.HANG_BUSY]
+        going = [job for job in batch if self.loss_of(job) is not Loss.HANG_BUSY]
+        if not going:
+            self._changed.wait(IDLE_S)
+        return going
 
     def loss_of(self, job: Job) -> Loss | None:
         return self._losses.get(self._concurrent.get(job.id_task, 0))

@@ -1,6 +1,6 @@
 """A llama-server that is not one: its command line, the mock's answers, and planted faults.
 
-As a script it is what the driver launches; `write_fake_server` makes the executable for it:
+`write_fake_server` makes the executable that the driver launches; see `fake_server_main`:
 
     server = write_fake_server(tmp_path, slots_override=4)
     subprocess.run([server, "-m", "any.gguf", "-c", "8192", "--parallel", "1", "--port", "0"])
@@ -106,7 +106,8 @@ def write_fake_server(directory: Path, **faults: Any) -> Path:
     planted = plant_faults(directory, **faults)
     settings = directory / FAULTS_FILE
     package_root = Path(batch_invariance.__file__).parents[1]
-    words = [sys.executable, str(Path(__file__).resolve()), "--faults", str(settings)]
+    program = Path(__file__).resolve().with_name("fake_server_main.py")
+    words = [sys.executable, "-S", program, package_root, "--faults", settings]
     launcher = directory / "llama-server"
     # Told by the shell, which is much faster than starting Python for them.
     (directory / "help.txt").write_text(HELP)
@@ -116,8 +117,7 @@ def write_fake_server(directory: Path, **faults: Any) -> Path:
         "#!/bin/sh\n"
         f'case "$1" in\n--help) exec cat {texts}/help.txt;;\n'
         f"--version) exec cat {texts}/version.txt >&2;;\nesac\n"
-        f"PYTHONPATH={shlex.quote(str(package_root))}\nexport PYTHONPATH\n"
-        f'{"" if planted.launcher_without_exec else "exec "}{shlex.join(words)} "$@"\n'
+        f'{"" if planted.launcher_without_exec else "exec "}{shlex.join(map(str, words))} "$@"\n'
     )
     launcher.chmod(0o755)
     return launcher
@@ -236,19 +236,18 @@ def serve(line: CommandLine, faults: Faults) -> int:
     return 0
 
 
+def as_asked(line: CommandLine, faults: Faults) -> Faults:
+    """The faults, and the endpoints that the command line leaves off."""
+    if not line.metrics:
+        faults = replace(faults, no_metrics=True)
+    if line.no_slots:
+        faults = replace(faults, slots_shape="501")
+    return faults
+
+
 def main() -> int:
     line = parse_command_line(sys.argv[1:])
     faults = Faults(**json.loads(Path(line.faults).read_text()))
     if faults.die_at_start is not None:
         die(faults.die_at_start, faults.die_message)
-    if not line.metrics:
-        faults = replace(faults, no_metrics=True)
-    if line.no_slots:
-        faults = replace(faults, slots_shape="501")
-    return serve(line, faults)
-
-
-if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)
+    return serve(line, as_asked(line, faults))

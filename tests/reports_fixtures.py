@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,13 @@ from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.model import Trial
 from batch_invariance.invariance_diff.records import Event, Footer, LifetimeStart, Record
 from batch_invariance.live_invariance.evidence_file import read_lines
+from fake_faults import Faults
 from fake_llama_server import write_fake_server
+from in_process import LAUNCHER, InProcessLauncher
 
 N_ITEMS = 8
+QUICK = {"gather_s": 0.02, "tick_s": 0.0}
+"""An idle fake waits this long for a wave's second request, also on a busy machine."""
 CTX = 512
 
 Prompts = Sequence[str] | Sequence[Mapping[str, object]]
@@ -119,10 +125,12 @@ class Cell:
     """A cell in a folder of its own: model, work-set, server and output folder.
 
     `words` is the `run-live` command line with `--parallel 2`, or as `more` overrides it.
+    `in_process`: the faults of a fake that `run` keeps in this process.
     """
 
     folder: Path
     server: Path
+    in_process: Faults | None = None
 
     @property
     def out_dir(self) -> Path:
@@ -147,7 +155,10 @@ class Cell:
         return [str(word) for word in words]
 
     def run(self, *more: object) -> Outcome:
-        return cli(*self.words(*more), out_dir=self.out_dir)
+        with pytest.MonkeyPatch.context() as patch:
+            if self.in_process is not None:
+                patch.setattr(LAUNCHER, partial(InProcessLauncher, faults=self.in_process))
+            return cli(*self.words(*more), out_dir=self.out_dir)
 
     def journal(self) -> list[dict[str, Any]]:
         """What the fake wrote down; empty before its first start."""
@@ -164,15 +175,27 @@ class Cell:
         return [entry["body"] for entry in self.journal() if "body" in entry]
 
 
-def make_cell(folder: Path, items: Prompts | None = None, **faults: Any) -> Cell:
+@functools.cache
+def toy_model() -> bytes:
+    return toy_model_bytes(ToySpec.parse("q8_0"))
+
+
+def make_cell(
+    folder: Path, items: Prompts | None = None, in_process: bool = False, **faults: Any
+) -> Cell:
     """A cell against a fake with these faults; every fake keeps a journal."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "toy.gguf").write_bytes(toy_model_bytes(ToySpec.parse("q8_0")))
+    (folder / "toy.gguf").write_bytes(toy_model())
     (folder / "set.json").write_text(json.dumps(prompts() if items is None else list(items)))
-    # An idle fake waits this long for a wave's second request, also on a busy machine.
-    quick = {"behaviour": {"gather_s": 0.02}, "journal": str(folder / "journal")}
-    server = write_fake_server(folder, **{**quick, **faults})
-    return Cell(folder, server)
+    quick = {"behaviour": {**QUICK, **faults.pop("behaviour", {})}}
+    planted = {**quick, "journal": str(folder / "journal"), **faults}
+    server = write_fake_server(folder, **planted)
+    return Cell(folder, server, Faults(**planted) if in_process else None)
+
+
+def light_cell(folder: Path, items: Prompts | None = None, **faults: Any) -> Cell:
+    """A cell whose fake runs in this process: for faults that need no process of their own."""
+    return make_cell(folder, items, in_process=True, **faults)
 
 
 def start_cli(words: Sequence[str], tmp_dir: Path, stderr: Path) -> subprocess.Popen[bytes]:

@@ -211,3 +211,4 @@ def test_the_server_holds_neither_pipe(guard: Guard) -> None:
     guard.logged("up")
     held = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     assert held == {"/dev/null", str(guard.log)}
+    guard.tell(stop=0.05)

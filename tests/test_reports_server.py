@@ -10,7 +10,7 @@ import pytest
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.live_invariance.http import Exchange
 from batch_invariance.live_invariance.telemetry import busy_slots
-from reports_fixtures import Outcome, cli, make_cell, prompts
+from reports_fixtures import Outcome, cli, light_cell, make_cell, prompts
 
 # What the shared decodes prove, and nothing else in the table.
 PROOF_GATES = {"F1_overlap", "F3_coverage", "sample"}
@@ -82,14 +82,14 @@ def test_d7_floods_of_stderr_hold_nothing_up(tmp_path: Path) -> None:
 def test_d8_decode_counts_prove_the_batch_whatever_slots_looks_like(
     tmp_path: Path, shape: str
 ) -> None:
-    outcome = make_cell(tmp_path, slots_shape=shape).run()
+    outcome = light_cell(tmp_path, slots_shape=shape).run()
     assert (outcome.code, outcome.verdict) == (0, "GREEN")
     assert outcome.cert["overlap"]["witness"] == "decode_count"
 
 
 @pytest.mark.parametrize("shape", ["is_processing", "404"])
 def test_d8_without_metrics_the_witness_is_declared_too_weak(tmp_path: Path, shape: str) -> None:
-    outcome = make_cell(tmp_path, no_metrics=True, slots_shape=shape).run()
+    outcome = light_cell(tmp_path, no_metrics=True, slots_shape=shape).run()
     assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
     assert outcome.not_passed()["F3_coverage"] == "weak_witness"
     assert outcome.cert["overlap"]["witness"] in ("slot_samples", "client_intervals")
@@ -112,7 +112,7 @@ def test_d11_a_slot_that_keeps_its_last_task_is_not_busy(slots: list[dict[str, o
 
 def test_d9_a_prompt_too_long_for_a_slot_is_named_before_the_arms(tmp_path: Path) -> None:
     long: dict[str, object] = {"id": "the long one", "prompt": "word " * 600}
-    cell = make_cell(tmp_path, [long, *prompts(7)])
+    cell = light_cell(tmp_path, [long, *prompts(7)])
     outcome = cell.run()
     assert no_verdict(outcome)
     assert "'the long one' has 610 prompt tokens and asks for 16 more" in outcome.stderr
@@ -122,14 +122,14 @@ def test_d9_a_prompt_too_long_for_a_slot_is_named_before_the_arms(tmp_path: Path
 
 
 def test_d12_two_slots_shown_for_four_asked_are_refused(tmp_path: Path) -> None:
-    outcome = make_cell(tmp_path, cap_parallel=2).run("--parallel", 4)
+    outcome = light_cell(tmp_path, cap_parallel=2).run("--parallel", 4)
     assert no_verdict(outcome)
     assert "the server has 2 slots, --parallel 4 was asked" in outcome.stderr
     assert all(trial.key.arm is not Arm.C for trial in outcome.trials())
 
 
 def test_d12_a_batch_of_two_behind_four_slots_is_not_taken_for_four(tmp_path: Path) -> None:
-    outcome = make_cell(tmp_path, max_batch=2).run("--parallel", 4)
+    outcome = light_cell(tmp_path, max_batch=2).run("--parallel", 4)
     assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
     assert outcome.not_passed()["F1_overlap"] == "batch_of_n_not_proved"
     assert outcome.cert["overlap"]["tested_n"] == 2
@@ -138,7 +138,7 @@ def test_d12_a_batch_of_two_behind_four_slots_is_not_taken_for_four(tmp_path: Pa
 
 def test_d13_a_queueing_server_fails_through_the_shared_decodes_alone(tmp_path: Path) -> None:
     # Four slots, four requests in flight, and every identity check passes; one runs at a time.
-    outcome = make_cell(tmp_path, one_executor=True).run("--parallel", 4)
+    outcome = light_cell(tmp_path, one_executor=True).run("--parallel", 4)
     assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
     assert set(outcome.not_passed()) == PROOF_GATES
     assert outcome.not_passed()["F3_coverage"] == "coverage"

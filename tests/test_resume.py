@@ -55,7 +55,7 @@ def conduct(after: int | None = None) -> Conduct:
 
 
 def launcher(kind: BatchDivergence = BatchDivergence.NONE) -> MockLauncher:
-    return MockLauncher(CTX, MockBehaviour(kind, gather_s=0.005))
+    return MockLauncher(CTX, MockBehaviour(kind, tick_s=0.0, gather_s=0.005))
 
 
 @pytest.fixture(scope="module")
