@@ -33,6 +33,7 @@ class InProcessServer:
         self.facts = facts
         self.dead = threading.Event()
         self.log_path: Path | None = None
+        self.ending = "exit code 0"
         self._server = server
 
     def stop(self) -> ExitInfo:

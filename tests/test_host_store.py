@@ -23,7 +23,7 @@ from batch_invariance.live_invariance.host import (
     memory_refusal,
 )
 from batch_invariance.live_invariance.store import (
-    CellLock,
+    OutDirLock,
     cell_paths,
     open_evidence,
     prepare_out_dir,
@@ -314,8 +314,6 @@ def test_any_other_model_name_becomes_one_harmless_name(tmp_path: Path, name: st
     for path in (paths.certificate, paths.evidence, paths.previous_evidence):
         path.write_bytes(b"")
         assert path.parent == tmp_path
-    with CellLock(paths):
-        pass
 
 
 def test_files_of_a_cell_have_the_contracts_names(tmp_path: Path) -> None:
@@ -361,23 +359,26 @@ def test_evidence_is_private_and_never_written_over(tmp_path: Path) -> None:
         open_evidence(tmp_path / "absent" / "m.evidence.jsonl")
 
 
-def test_one_driver_per_cell(tmp_path: Path) -> None:
-    paths = cell_paths(tmp_path, "m", 256, 2)
-    with CellLock(paths):
-        with pytest.raises(UsageError, match=r"another run is writing .*m__ctx256__N2\.json"):
-            CellLock(paths).__enter__()
-        with CellLock(cell_paths(tmp_path, "m", 256, 4)):
+def test_one_driver_per_out_dir(tmp_path: Path) -> None:
+    half = tmp_path / ".tmp-0123-m__ctx256__N2.json"
+    half.write_text("of a driver that was killed while it wrote")
+    with OutDirLock(tmp_path):
+        assert not half.exists()
+        with pytest.raises(UsageError, match="another run is writing in "):
+            OutDirLock(tmp_path).__enter__()
+        (tmp_path / "other").mkdir()
+        with OutDirLock(tmp_path / "other"):
             pass
-    assert names(tmp_path) == []
-    with CellLock(paths):
+    assert names(tmp_path) == ["other"]
+    with OutDirLock(tmp_path):
         pass
 
 
 def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from batch_invariance.live_invariance.store import CellLock, cell_paths\n"
-        f"lock = CellLock(cell_paths(Path({str(tmp_path)!r}), 'm', 256, 2)); lock.__enter__()\n"
+        "from batch_invariance.live_invariance.store import OutDirLock\n"
+        f"lock = OutDirLock(Path({str(tmp_path)!r})); lock.__enter__()\n"
         "print('held', flush=True); sys.stdin.read()\n"
     )
     holder = subprocess.Popen(
@@ -388,7 +389,7 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    lock = CellLock(cell_paths(tmp_path, "m", 256, 2))
+    lock = OutDirLock(tmp_path)
     with pytest.raises(UsageError, match="another run"):
         lock.__enter__()
     holder.kill()
@@ -398,6 +399,6 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_cell_in_a_folder_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot lock"):
-        CellLock(cell_paths(tmp_path / "absent", "m", 256, 2)).__enter__()
+        OutDirLock(tmp_path / "absent").__enter__()

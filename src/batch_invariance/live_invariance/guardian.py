@@ -9,7 +9,8 @@ standard output carries the reports, standard error is the server's log. All are
               {"quit": true}        leave without touching the scratch directory
               end of file           the driver is gone: TERM, after 2 s KILL, remove SCRATCH
     reports:  {"pid": n, "start": ticks or null}  or  {"spawn_error": text}
-              {"exit": code, or minus the signal}
+              {"exit": code, or minus the signal, "left": n}
+                                    n: processes that it left running when it ended
 
 The exit is seen without reaping it, so that the process id, and with it the group id, still belongs
 to the server while what is left of its group is killed. On Linux the guardian is also the
@@ -35,11 +36,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcStat:
-    """Three fields of `/proc/<pid>/stat`; `start` is in clock ticks since boot (field 22)."""
+    """Four fields of `/proc/<pid>/stat`; `start` is in clock ticks since boot (field 22)."""
 
-    __slots__ = ("parent", "session", "start")
+    __slots__ = ("ended", "parent", "session", "start")
 
-    def __init__(self, parent: int, session: int, start: int) -> None:
+    def __init__(self, ended: bool, parent: int, session: int, start: int) -> None:
+        self.ended = ended
         self.parent = parent
         self.session = session
         self.start = start
@@ -53,7 +55,7 @@ def proc_stat(pid: int) -> ProcStat | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return ProcStat(int(fields[1]), int(fields[3]), int(fields[19]))
+    return ProcStat(fields[0] in (b"Z", b"X"), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def all_pids() -> list[int]:
@@ -159,6 +161,18 @@ class Ward:
         stats = ((pid, proc_stat(pid)) for pid in all_pids() if pid != self.pid)
         return [pid for pid, stat in stats if stat is not None and stat.parent == me]
 
+    def left_running(self) -> int:
+        """How many processes of its own the ended server left: its group's, and orphans.
+
+        0 where there is no `/proc`.
+        """
+        me = os.getpid()
+        stats = ((pid, proc_stat(pid)) for pid in all_pids() if pid != self.pid)
+        return sum(
+            stat is not None and not stat.ended and (stat.parent == me or stat.session == self.pid)
+            for pid, stat in stats
+        )
+
     def finish(self, control: Control) -> int | None:
         """Kill what the ended server left, wait until that is gone, reap, return the status."""
         signal_group(self.pid, signal.SIGKILL)
@@ -225,7 +239,8 @@ def main(scratch: str) -> None:
         ward = launch(argv)
         if ward is not None:
             supervise(ward, control)
-            report(exit=ward.finish(control))
+            left = ward.left_running()
+            report(exit=ward.finish(control), left=left)
     while not control.eof:
         command = control.take()
         if command is None:

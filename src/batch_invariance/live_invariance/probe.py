@@ -37,7 +37,6 @@ from batch_invariance.live_invariance.dispatch import Answered, Dispatcher, Lane
 from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.passes import BROKEN, DEATH_GRACE_S, WARMUP_TOKENS
-from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
 
@@ -116,7 +115,7 @@ def run_probe(request: ProbeRequest, launcher: Launcher, observer: ProbeObserver
     tail = ""
     if died is not None:
         tail = ended.log_tail
-        how = str(ExitStatus(ended.code, ended.signal))
+        how = server.ending
         if died != LOAD:
             raise ServerError(
                 f"the server died in {died} ({how}): no result. The end of its log:\n{tail}"

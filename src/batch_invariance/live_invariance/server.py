@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import tempfile
 import threading
 import time
@@ -57,12 +58,16 @@ class ServerFacts:
 
 class RunningServer(Protocol):
     """A ready server. `dead` is set the moment it dies; `stop` always returns. `log_path` is its
-    log, None where it writes none."""
+    log, None where it writes none. `ending` says in words how it ended, once it has."""
 
     client: Client
     log_path: Path | None
     facts: ServerFacts
     dead: threading.Event
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for a person."""
 
     def stop(self) -> ExitInfo:
         """Ends the server and says how it ended."""
@@ -87,6 +92,11 @@ class OwnedServer:
         self.log_path: Path | None = process.log_path
         self._process = process
         self._scratch = scratch
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for a person."""
+        return self._process.ending
 
     def stop(self) -> ExitInfo:
         """Ends the process tree, removes its scratch folder, and says how it ended."""
@@ -179,9 +189,10 @@ def _wait_ready(
         check()
         if dead.is_set():
             raise _death(process)
-        if client.get("/health", PROBE_TIMEOUT_S).ok:
+        left_s = deadline - time.monotonic()
+        if client.get("/health", max(READY_POLL_S, min(PROBE_TIMEOUT_S, left_s))).ok:
             return
-        if time.monotonic() > deadline:
+        if left_s <= 0:
             raise ServerError(
                 f"the server was not ready after {timeout_s:g} s; raise --ready-timeout, or see "
                 f"the end of its log:\n{process.log_tail()}"
@@ -190,17 +201,24 @@ def _wait_ready(
 
 
 def _death(process: OwnedProcess) -> ServerError:
-    tail = process.log_tail()
+    tail, ending = process.log_tail(), process.ending
     status = process.exit_status
     if "couldn't bind" in tail:
-        return _PortTaken(f"the server could not bind its port ({status}); run again\n{tail}")
+        return _PortTaken(f"the server could not bind its port ({ending}); run again\n{tail}")
     hint = "check --server-bin, --model and the flags after --"
-    if status is not None and status.signal == 4:
+    if process.guardian_lost:
+        hint = "find out what killed it and run again"
+    elif process.n_left and status is not None and status.code == 0:
+        hint = (
+            "a server that leaves the process that was started cannot be held; have --server-bin "
+            "run it in the foreground"
+        )
+    elif status is not None and status.signal == signal.SIGILL:
         hint = (
             "SIGILL: this build of the server uses processor instructions that this machine lacks; "
             "use a build made for it"
         )
-    return ServerError(f"the server died at start: {status}; {hint}. The end of its log:\n{tail}")
+    return ServerError(f"the server died at start: {ending}; {hint}. The end of its log:\n{tail}")
 
 
 def _facts(
