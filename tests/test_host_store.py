@@ -20,6 +20,7 @@ from batch_invariance.live_invariance.host import (
     format_bytes,
     host_facts,
     memory_available,
+    memory_installed,
     memory_refusal,
 )
 from batch_invariance.live_invariance.store import (
@@ -111,14 +112,44 @@ def test_available_memory_is_what_the_tightest_limit_leaves(
     assert memory_available(proc, write_tree(tmp_path / "cgroup", groups)) == expected
 
 
+def macos(name: str) -> int:
+    """What `sysconf` knows there."""
+    known = {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4096}
+    if name not in known:
+        raise ValueError("unrecognized configuration name")
+    return known[name]
+
+
 def test_available_memory_is_unknown_where_the_system_does_not_tell(tmp_path: Path) -> None:
-    assert memory_available(tmp_path / "proc", tmp_path / "cgroup") is None
+    assert memory_available(tmp_path / "proc", tmp_path / "cgroup", macos) is None
+    assert memory_installed(macos) == 4 * GIB
+
+
+def test_free_pages_are_read_where_there_is_no_meminfo(tmp_path: Path) -> None:
+    def solaris(name: str) -> int:
+        return {"SC_AVPHYS_PAGES": 1 << 19, "SC_PAGE_SIZE": 8192}[name]
+
+    assert memory_available(tmp_path / "proc", tmp_path / "cgroup", solaris) == 4 * GIB
+
+
+def test_unknown_memory_leaves_the_cap_and_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "memory_available", lambda: None)
+    monkeypatch.setattr(host, "memory_installed", lambda: 8 * GIB)
+    check_memory(5 * GIB, 3 * GIB, 6 * GIB, enabled=True)
+    with pytest.raises(GuardRefused, match=r"memory guard: this machine has 8\.0 GiB in all, "):
+        check_memory(6 * GIB, 3 * GIB, None, enabled=True)
+    with pytest.raises(GuardRefused, match="footprint guard"):
+        check_memory(5 * GIB, 3 * GIB, 4 * GIB, enabled=True)
+    monkeypatch.setattr(host, "memory_installed", lambda: None)
+    check_memory(6 * GIB, 3 * GIB, None, enabled=True)
 
 
 def test_a_broken_meminfo_says_nothing(tmp_path: Path) -> None:
     for text in ("", "MemAvailable:\n", "MemAvailable: lots\n"):
         proc = write_tree(tmp_path / "proc", {"meminfo": text})
-        assert memory_available(proc, tmp_path / "cgroup") is None
+        assert memory_available(proc, tmp_path / "cgroup", macos) is None
 
 
 def test_the_host_is_described_without_names() -> None:
@@ -145,8 +176,6 @@ def test_guards_refuse_with_their_name_and_figures(
     check_memory(5 * GIB, 4 * GIB, None, enabled=False)
     with pytest.raises(GuardRefused, match="footprint"):
         check_memory(5 * GIB, 0, 4 * GIB, enabled=False)
-    monkeypatch.setattr(host, "memory_available", lambda: None)
-    check_memory(5 * GIB, 4 * GIB, None, enabled=True)
     with pytest.raises(GuardRefused, match="disk guard"):
         check_disk(tmp_path / "not" / "yet", 1 << 60)
     check_disk(tmp_path, 1)

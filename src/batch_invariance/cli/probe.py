@@ -7,12 +7,11 @@ import contextlib
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_invariance.cli.cell_options import GIB
+from batch_invariance.cli.cell_options import add_safety_options, launch_limits
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.probe_text import ProbeProgress, probe_as_json, render_probe
 from batch_invariance.cli.run_options import positive
@@ -26,7 +25,6 @@ from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.rules import EXACT_COUNTER_LIMIT
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.flags import UserFlags
-from batch_invariance.live_invariance.host import MEMORY_FLOOR_BYTES, check_memory
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
@@ -38,6 +36,7 @@ from batch_invariance.live_invariance.prepare import (
 )
 from batch_invariance.live_invariance.probe import ProbeRequest, run_probe
 from batch_invariance.live_invariance.server import LaunchSettings, LlamaLauncher
+from batch_invariance.live_invariance.store import temporary_folder
 
 MAX_PROMPT_BYTES = 64 << 20
 MAX_COUNT = 100_000
@@ -108,19 +107,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help=f"tokens per slot ({canary.CTX})",
     )
-    group = parser.add_argument_group("safety")
-    group.add_argument(
-        "--ready-timeout", type=positive, default=600.0, metavar="S", help="of the launch (600)"
-    )
-    group.add_argument(
-        "--max-footprint-gb", type=positive, metavar="G", help="refuse a larger server, in GiB"
-    )
-    group.add_argument(
-        "--reserved-port", type=int, action="append", default=[], metavar="P", help="never use it"
-    )
-    group.add_argument(
-        "--no-memory-guard", action="store_true", help="do not look at the free memory"
-    )
+    add_safety_options(parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +186,7 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
     if args.model is not None:
         raise UsageError("--canary makes its own model: leave --model out")
     spec = ToySpec.parse(args.canary or canary.DEFAULT_SPEC)
-    folder = Path(tempfile.mkdtemp(prefix="batch-invariance-probe-"))
+    folder = temporary_folder("probe-")
     try:
         model = canary.write_canary(spec, folder)
         own = canary.canary_flags(flags, spec)
@@ -230,12 +217,13 @@ def _prompt(args: argparse.Namespace) -> str | None:
 
 def _launcher(args: argparse.Namespace, chosen: _Chosen, known: ServerKnowledge) -> LlamaLauncher:
     """The launcher, once the memory guard lets the server through."""
-    cap = None if args.max_footprint_gb is None else int(args.max_footprint_gb * GIB)
+    limits = launch_limits(args)
 
     def guard(parallel: int) -> None:
-        check_memory(known.footprint.total_bytes, MEMORY_FLOOR_BYTES, cap, not args.no_memory_guard)
+        limits.check(known.footprint.total_bytes)
 
     guard(args.parallel)
     spec = launch_spec(chosen.server, known, args.parallel)
-    reserved = frozenset(args.reserved_port)
-    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard, chosen.folder))
+    return LlamaLauncher(
+        LaunchSettings(spec, limits.reserved_ports, args.ready_timeout, guard, chosen.folder)
+    )

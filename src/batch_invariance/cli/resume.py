@@ -7,7 +7,6 @@ import contextlib
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ from batch_invariance.live_invariance.prepare import (
 )
 from batch_invariance.live_invariance.produce import Produced, resume
 from batch_invariance.live_invariance.resume import Interruption, differences, read_interrupted
-from batch_invariance.live_invariance.store import cell_paths
+from batch_invariance.live_invariance.store import cell_paths, temporary_folder
 from batch_invariance.profiles.spark.scorer import SparkScorer
 
 EXAMPLES = """examples:
@@ -128,7 +127,7 @@ def _choice(args: argparse.Namespace, interruption: Interruption) -> Iterator[Ch
             spec = canary.spec_of(header.subject.model.file)
             if spec is None:
                 raise UsageError(f"no canary is called {header.subject.model.file}")
-            folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
+            folder = temporary_folder("canary-")
             model = canary.write_canary(spec, folder)
         else:
             model = args.model or Path(argv[argv.index("--model") + 1])

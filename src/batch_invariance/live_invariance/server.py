@@ -10,7 +10,6 @@ import os
 import secrets
 import shutil
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from batch_invariance.live_invariance.launch import (
 )
 from batch_invariance.live_invariance.process import OwnedProcess
 from batch_invariance.live_invariance.procfs import owns_listening_socket
+from batch_invariance.live_invariance.store import temporary_folder
 from batch_invariance.live_invariance.telemetry import read_identity
 
 READY_POLL_S = 0.02
@@ -146,13 +146,11 @@ class LlamaLauncher:
 
     def _try(self, parallel: int) -> OwnedServer:
         settings = self._settings
-        scratch = Path(tempfile.mkdtemp(prefix="batch-invariance-", dir=settings.folder))
+        scratch = temporary_folder("", settings.folder)
         process: OwnedProcess | None = None
         try:
             key = secrets.token_hex(16)
-            key_file = scratch / "api-key"
-            with open(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
-                f.write(key + "\n")
+            key_file = _write_key(scratch, key)
             port = choose_port(settings.reserved_ports)
             spec = replace(settings.spec, parallel=parallel, port=port, api_key_file=key_file)
             command = build_argv(spec)
@@ -174,6 +172,19 @@ class LlamaLauncher:
                 process.stop()
             shutil.rmtree(scratch, ignore_errors=True)
             raise
+
+
+def _write_key(folder: Path, key: str) -> Path:
+    path = folder / "api-key"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key + "\n")
+    except OSError as error:
+        raise ServerError(
+            f"cannot write the server's key {path}: {error.strerror}; free some space, or name "
+            "another place in TMPDIR"
+        ) from error
+    return path
 
 
 class _PortTaken(ServerError):

@@ -1,4 +1,4 @@
-"""Files that must not be half written, lost or shared: certificates, evidence, the out-dir's lock."""
+"""Files that must not be half written, lost or shared: certificates, evidence, out-dir locks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,20 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     except OSError as error:
         raise BatchInvarianceError(
             f"cannot write {path}: {error.strerror}; free some space or choose another folder"
+        ) from error
+
+
+def temporary_folder(what: str, parent: Path | None = None) -> Path:
+    """A new private folder for `what`, in `parent` or where the system keeps temporary files.
+
+    Raises `BatchInvarianceError` where there is no room for one.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"batch-invariance-{what}", dir=parent))
+    except OSError as error:
+        raise BatchInvarianceError(
+            f"cannot make a temporary folder: {error.strerror or error}; free some space, or name "
+            "another place in TMPDIR"
         ) from error
 
 
