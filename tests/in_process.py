@@ -11,6 +11,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+from batch_invariance.errors import GuardRefused, ServerError
 from batch_invariance.invariance_diff.records import ExitInfo, Identity
 from batch_invariance.live_invariance.binaries import RunningBinary
 from batch_invariance.live_invariance.http import Client
@@ -49,12 +50,15 @@ class InProcessLauncher:
         self._faults = faults
 
     def launch(self, parallel: int) -> InProcessServer:
-        self._settings.before_launch(parallel)
+        try:
+            self._settings.before_launch(parallel)
+        except GuardRefused as error:
+            raise ServerError(f"no launch: {error}") from error
         command = build_argv(replace(self._settings.spec, parallel=parallel))
         key = secrets.token_hex(16)
         line = replace(parse_command_line(command.argv), api_key_file="", api_key=key)
         self._faults.note(pid=0, argv=list(command.argv))
-        faults = as_asked(line, self._faults)
+        faults = as_asked(line, self._faults.for_launch(parallel))
         server = FaultyServer(launch_identity(line, faults), 0, faults)
         server.start()
         client = Client(f"http://127.0.0.1:{server.port}", key)

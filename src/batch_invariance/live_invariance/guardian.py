@@ -139,6 +139,8 @@ class Ward:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
+        self.left: set[int] = set()
+        """Processes of its own that ran on when it had ended, as far as `/proc` shows them."""
         # Referenced and never polled: a forgotten or polled Popen would reap behind our back.
         self._process = process
         self._status: int | None = None
@@ -156,29 +158,23 @@ class Ward:
                 self._status = os.waitstatus_to_exitcode(raw)
         return self._status is not None
 
-    def _strays(self) -> list[int]:
+    def _others(self) -> dict[int, ProcStat]:
+        """The processes that are this server's: those of its session, and orphans of its making."""
         me = os.getpid()
-        stats = ((pid, proc_stat(pid)) for pid in all_pids() if pid != self.pid)
-        return [pid for pid, stat in stats if stat is not None and stat.parent == me]
-
-    def left_running(self) -> int:
-        """How many processes of its own the ended server left: its group's, and orphans.
-
-        0 where there is no `/proc`.
-        """
-        me = os.getpid()
-        stats = ((pid, proc_stat(pid)) for pid in all_pids() if pid != self.pid)
-        return sum(
-            stat is not None and not stat.ended and (stat.parent == me or stat.session == self.pid)
-            for pid, stat in stats
-        )
+        stats = {pid: proc_stat(pid) for pid in all_pids() if pid != self.pid}
+        return {
+            pid: stat
+            for pid, stat in stats.items()
+            if stat is not None and (stat.parent == me or stat.session == self.pid)
+        }
 
     def finish(self, control: Control) -> int | None:
         """Kill what the ended server left, wait until that is gone, reap, return the status."""
-        signal_group(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + SWEEP_LIMIT_S
+        self._note_running()
+        signal_group(self.pid, signal.SIGKILL)
         while time.monotonic() < deadline:
-            strays = self._strays()
+            strays = [pid for pid, stat in self._note_running() if stat.parent == os.getpid()]
             if not strays:
                 break
             reaped = 0
@@ -190,6 +186,11 @@ class Ward:
                 control.wait(max(0.0, deadline - time.monotonic()))
         self._reap()
         return self._status
+
+    def _note_running(self) -> list[tuple[int, ProcStat]]:
+        others = self._others()
+        self.left |= {pid for pid, stat in others.items() if not stat.ended}
+        return list(others.items())
 
 
 def supervise(ward: Ward, control: Control) -> None:
@@ -239,8 +240,8 @@ def main(scratch: str) -> None:
         ward = launch(argv)
         if ward is not None:
             supervise(ward, control)
-            left = ward.left_running()
-            report(exit=ward.finish(control), left=left)
+            status = ward.finish(control)
+            report(exit=status, left=len(ward.left))
     while not control.eof:
         command = control.take()
         if command is None:
