@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -41,6 +42,9 @@ class Loss(str, Enum):
     OVERSIZED = "oversized"
 
 
+HOLD_POLL_S = 0.02
+
+
 @dataclass(frozen=True)
 class Faults:
     """What is wrong with the server; the default is nothing.
@@ -60,9 +64,10 @@ class Faults:
     runs is not heeded, a second ends it with exit code 1. `log_limit_bytes`: nothing more can be
     written to the log. `old_build`: it knows the flags of `OLD_HELP` alone and ends at any other.
     `spare_reference`: a launch with one slot has no faults. `chunked`: every body comes in chunks.
-    `content_type`: of completions. `behaviour`: fields of `MockBehaviour`. `journal`: a file to
-    which the server appends, as JSON Lines, one object for its start (command line, environment,
-    key) and one with the body of each completion that it is asked for.
+    `content_type`: of completions. `hold_until`: a file beside the journal without which nothing is
+    answered after the second completion. `behaviour`: fields of `MockBehaviour`. `journal`: a file
+    to which the server appends, as JSON Lines, one object for its start (command line, environment,
+    key), one with the body of each completion that it is asked for, and one for each SIGTERM.
     """
 
     slots_override: int | None = None
@@ -106,6 +111,7 @@ class Faults:
     spare_reference: bool = False
     chunked: bool = False
     content_type: str | None = None
+    hold_until: str | None = None
     behaviour: Mapping[str, object] = field(default_factory=dict)
     journal: str | None = None
 
@@ -114,6 +120,12 @@ class Faults:
         if self.spare_reference and slots == 1:
             return Faults(behaviour=self.behaviour, journal=self.journal)
         return self
+
+    def hold(self, n_completions: int) -> None:
+        """Wait for the file without which there is no answer."""
+        if self.hold_until is not None and self.journal is not None and n_completions > 2:
+            while not os.path.exists(os.path.join(os.path.dirname(self.journal), self.hold_until)):
+                time.sleep(HOLD_POLL_S)
 
     def note(self, **what: object) -> None:
         """Append to the journal, where one is kept; one write, so that threads do not mix."""

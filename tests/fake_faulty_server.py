@@ -189,6 +189,7 @@ class FaultyApi(MockApi):
     def chat(self, call: Call) -> Reply:
         self.faults.note(body=call.body.decode())
         self._completions += 1
+        self.faults.hold(self._completions)
         if self._completions == self.faults.die_at_completion:
             die(9, self.faults.die_message)
         if self._completions == self.faults.lose_guardian_at_completion:

@@ -254,6 +254,9 @@ def heed_signals(server: FaultyServer, faults: Faults, stop: threading.Event) ->
     """SIGINT and SIGTERM set `stop`, unless the faults say otherwise."""
 
     def on_term(signum: int, frame: object) -> None:
+        faults.note(signal=signum)
+        if faults.ignore_sigterm:
+            return
         if asked:
             os._exit(1)
         asked.append(signum)
@@ -262,7 +265,7 @@ def heed_signals(server: FaultyServer, faults: Faults, stop: threading.Event) ->
 
     asked: list[int] = []
     signal.signal(signal.SIGINT, lambda signum, frame: stop.set())
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if faults.ignore_sigterm else on_term)
+    signal.signal(signal.SIGTERM, on_term)
 
 
 def serve(line: CommandLine, faults: Faults) -> int:

@@ -154,21 +154,22 @@ OWNERSHIP = (
     _ended("sigint", "Ctrl-C, or SIGINT", "interrupted by signal 2", 130),
     _ended("sigterm", "SIGTERM", "interrupted by signal 15", 143),
     _ended("sighup", "SIGHUP", "interrupted by signal 1", 129),
-    _ended("closed_terminal", "the terminal is closed", "", 129),
-    _ended("sigint_twice", "Ctrl-C twice: the run ends at once", "", 130),
-    _ended("sigkill", "the run is killed with SIGKILL", "", -9),
+    _ended("early_signal", "a signal while the server starts", "interrupted by signal 1", 129),
+    _ended("closed_terminal", "its terminal is closed", "", 129),
+    _ended("sigint_twice", "Ctrl-C twice: it ends at once", "", 130),
+    _ended("sigkill", "SIGKILL, also where the server ignores SIGTERM", "", -9),
     _ended(
         "stubborn_server", "SIGTERM, and the server ignores it", "interrupted by signal 15", 143
     ),
-    _ended("busy_server", "SIGINT, and the server hangs while it is busy", "interrupted", 130),
-    _ended("sigkill_stubborn", "SIGKILL, and the server ignores SIGTERM", "", -9),
-    _ended("early_signal", "a signal while the server starts", "interrupted by signal 15", 143),
-    _ended("lost_stderr", "whoever reads the progress goes away", "", 0, Kept.CERTIFICATE),
-    _ended("ignored_hangup", "SIGHUP under nohup: the run goes on", "GREEN", 0, Kept.CERTIFICATE),
+    _ended(
+        "busy_server", "Ctrl-C, and the server hangs while busy", "interrupted by signal 2", 130
+    ),
+    _ended("lost_stderr", "nobody reads its progress any more", "GREEN", 0, Kept.CERTIFICATE),
+    _ended("ignored_hangup", "SIGHUP under nohup", "GREEN", 0, Kept.CERTIFICATE),
 )
 MACHINE = (
     _refused("memory", "too little memory is free", "memory guard: "),
-    _refused("footprint", "the server would exceed --max-footprint-gb", "footprint guard: "),
+    _refused("footprint", "the server would exceed `--max-footprint-gb`", "footprint guard: "),
     _refused("disk", "too little disk is free for the evidence", "disk guard: "),
     _refused("second_run", "another run writes in the same out-dir", "another run is writing in "),
     _refused("out_dir_file", "the out-dir is a file, or cannot be written", "--out-dir "),
@@ -233,7 +234,7 @@ START = (
     _no_start(
         "daemon",
         "it puts itself into the background",
-        "a server that leaves the process that was started cannot be held",
+        "of its processes behind: it put itself into the background",
         daemonise=True,
     ),
     _no_start(
@@ -255,7 +256,13 @@ DEATH = (
     _death(
         "dies_in_warm_up", "in the warm-up", "the server died in arm warmup", die_at_completion=1
     ),
-    _death("dies_in_a", "in arm A", "the server died in arm A (exit code 9)", die_at_completion=4),
+    _death(
+        "dies_in_a",
+        "in arm A",
+        "the server died in arm A (exit code 9)",
+        die_at_completion=4,
+        die_message="boom \x1b[31m at line 7",
+    ),
     _death("dies_in_a2", "in arm A2", "the server died in arm A2", die_at_completion=12),
     _death(
         "dies_in_b",
@@ -292,7 +299,8 @@ DEATH = (
     _death(
         "guardian_lost_in_a",
         "its guardian is killed, before the load",
-        "the server died in arm A (its guardian process was killed",
+        "the server died in arm A (its guardian process was killed, and it with its whole group "
+        "after that)",
         lose_guardian_at_completion=4,
     ),
     _death(

@@ -57,7 +57,7 @@ class InProcessLauncher:
         command = build_argv(replace(self._settings.spec, parallel=parallel))
         key = secrets.token_hex(16)
         line = replace(parse_command_line(command.argv), api_key_file="", api_key=key)
-        self._faults.note(pid=0, argv=list(command.argv))
+        self._faults.note(started=parallel, argv=list(command.argv))
         faults = as_asked(line, self._faults.for_launch(parallel))
         server = FaultyServer(launch_identity(line, faults), 0, faults)
         server.start()

@@ -155,24 +155,34 @@ class Cell:
         return [str(word) for word in words]
 
     def run(self, *more: object) -> Outcome:
+        return self._cli(*self.words(*more))
+
+    def resume(self, evidence: Path, *more: object) -> Outcome:
+        return self._cli("resume", evidence, *more)
+
+    def _cli(self, *words: object) -> Outcome:
         with pytest.MonkeyPatch.context() as patch:
             if self.in_process is not None:
                 patch.setattr(LAUNCHER, partial(InProcessLauncher, faults=self.in_process))
-            return cli(*self.words(*more), out_dir=self.out_dir)
+            return cli(*words, out_dir=self.out_dir)
 
     def journal(self) -> list[dict[str, Any]]:
-        """What the fake wrote down; empty before its first start."""
-        if not self.journal_path.exists():
-            return []
-        # A line that is still being written has no end yet.
-        lines = self.journal_path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return read_journal(self.journal_path)
 
     def starts(self) -> list[dict[str, Any]]:
         return [entry for entry in self.journal() if "pid" in entry]
 
     def bodies(self) -> list[str]:
         return [entry["body"] for entry in self.journal() if "body" in entry]
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """What the fake wrote down; empty before its first start."""
+    if not path.exists():
+        return []
+    # A line that is still being written has no end yet.
+    lines = path.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
 
 
 @functools.cache
@@ -200,18 +210,22 @@ def light_cell(folder: Path, items: Prompts | None = None, **faults: Any) -> Cel
 
 def start_cli(words: Sequence[str], tmp_dir: Path, stderr: Path) -> subprocess.Popen[bytes]:
     """Start one command line as a process of its own, with `tmp_dir` for its temporary files."""
-    source = str(Path(batch_invariance.__file__).parents[1])
     tmp_dir.mkdir()
     with stderr.open("wb") as sink:
         return subprocess.Popen(
             [sys.executable, "-m", "batch_invariance", *words],
-            env={
-                **os.environ,
-                "PYTHONPATH": source,
-                "TMPDIR": str(tmp_dir),
-                "XDG_CACHE_HOME": str(tmp_dir.parent / "cache"),
-            },
+            env=cli_environment(tmp_dir),
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
         )
+
+
+def cli_environment(tmp_dir: Path) -> dict[str, str]:
+    """What a command line in a process of its own needs of the environment."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(batch_invariance.__file__).parents[1]),
+        "TMPDIR": str(tmp_dir),
+        "XDG_CACHE_HOME": str(tmp_dir.parent / "cache"),
+    }

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import fault_runs
+from fault_cases import CASES
 from reports_fixtures import Cell, Outcome, cli, light_cell, make_cell
 
 
@@ -166,7 +168,7 @@ def test_d21_an_out_dir_that_is_a_file_is_refused_before_the_start(
     cell = make_cell(tmp_path)
     (tmp_path / "taken").write_text("mine")
     outcome = cell.run("--out-dir", tmp_path / "taken" / below)
-    assert outcome.code == 2
+    fault_runs.check(CASES["out_dir_file"], outcome)
     assert f"--out-dir {tmp_path / 'taken' / below}" in outcome.stderr
     assert nothing_started(cell)
     assert (tmp_path / "taken").read_text() == "mine"
@@ -179,8 +181,7 @@ def test_d21_a_disk_without_room_is_refused_before_the_start(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 40, (1 << 40) - 9, 9))
     outcome = cell.run()
-    assert outcome.code == 2
-    assert "disk guard" in outcome.stderr
+    fault_runs.check(CASES["disk"], outcome)
     assert "9 B free" in outcome.stderr
     assert nothing_started(cell)
     assert not cell.out_dir.exists()
@@ -199,7 +200,7 @@ def test_d21_a_disk_that_is_full_at_the_end_costs_no_evidence(
 
     monkeypatch.setattr(os, "replace", full)
     outcome = cell.run()
-    assert outcome.code == 1
+    fault_runs.check(CASES["certificate_full"], outcome)
     assert "No space left on device" in outcome.stderr
     assert outcome.footer().ended == "complete"
     left = sorted(path.name for path in cell.out_dir.iterdir() if not path.name.startswith("."))

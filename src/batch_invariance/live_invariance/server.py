@@ -19,6 +19,7 @@ from typing import Protocol
 
 from batch_invariance.errors import GuardRefused, ServerError
 from batch_invariance.invariance_diff.gates_server import file_name
+from batch_invariance.invariance_diff.model import FailureKind
 from batch_invariance.invariance_diff.records import ExitInfo, Identity
 from batch_invariance.live_invariance.binaries import RunningBinary, running_binary
 from batch_invariance.live_invariance.http import Client
@@ -37,6 +38,9 @@ from batch_invariance.live_invariance.telemetry import read_identity
 READY_POLL_S = 0.02
 PORT_TRIES = 3
 PROBE_TIMEOUT_S = 10.0
+FIRST_PROBE_S = 0.25
+DEATH_GRACE_S = 0.5
+"""How long an answer that is wrong waits for word of the server's death before it is believed."""
 LOG_HEAD_BYTES = 256 * 1024
 PROBE_BODY = b'{"content":"batch invariance"}'
 
@@ -165,7 +169,13 @@ class LlamaLauncher:
             client = Client(f"http://127.0.0.1:{port}", key)
             server = OwnedServer(process, client, dead, scratch)
             _wait_ready(process, client, dead, settings.ready_timeout_s)
-            server.facts = _facts(spec, command.argv, command.omitted_flags, process, client)
+            try:
+                server.facts = _facts(spec, command.argv, command.omitted_flags, process, client)
+            except ServerError:
+                if not dead.wait(DEATH_GRACE_S):
+                    raise
+            if dead.is_set():
+                raise _death(process)
             return server
         except BaseException:
             if process is not None:
@@ -194,15 +204,23 @@ class _PortTaken(ServerError):
 def _wait_ready(
     process: OwnedProcess, client: Client, dead: threading.Event, timeout_s: float
 ) -> None:
-    """Returns once `/health` says 200; looks at the child before every probe."""
+    """Returns once `/health` says 200; looks at the child before every probe.
+
+    Probes wait a little at first and longer where that was not enough: whoever answers nothing may
+    be a stranger on the port, and the child long dead.
+    """
     deadline = time.monotonic() + timeout_s
+    patience_s = FIRST_PROBE_S
     while True:
         check()
         if dead.is_set():
             raise _death(process)
         left_s = deadline - time.monotonic()
-        if client.get("/health", max(READY_POLL_S, min(PROBE_TIMEOUT_S, left_s))).ok:
+        health = client.get("/health", max(READY_POLL_S, min(patience_s, left_s)))
+        if health.ok:
             return
+        if health.failure is not None and health.failure.kind is FailureKind.TIMEOUT:
+            patience_s = min(2 * patience_s, PROBE_TIMEOUT_S)
         if left_s <= 0:
             raise ServerError(
                 f"the server was not ready after {timeout_s:g} s; raise --ready-timeout, or see "
