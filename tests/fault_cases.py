@@ -101,7 +101,17 @@ def _no_start(
 
 def _death(name: str, fault: str, sees: str, verdict: str = "", **plant: object) -> FaultCase:
     kept, code = (Kept.CERTIFICATE, 3) if verdict else (Kept.CLOSED, 1)
-    return FaultCase(name, Group.DEATH, fault, sees, code, kept, verdict, plant, own_process=True)
+    return FaultCase(
+        name,
+        Group.DEATH,
+        fault,
+        sees,
+        code,
+        kept,
+        verdict,
+        plant,
+        own_process=True,
+    )
 
 
 def _lost(
@@ -180,7 +190,9 @@ MACHINE = (
         1,
         Kept.CLOSED,
     ),
-    _machine("no_free_port", "every free port is reserved", "reserve fewer ports", 1, Kept.CLOSED),
+    _machine(
+        "no_free_port", "every free port is reserved", "outside the reserved set", 1, Kept.CLOSED
+    ),
     _machine(
         "port_taken",
         "another program takes each chosen port first",
