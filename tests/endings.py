@@ -118,8 +118,9 @@ def sends(signum: int) -> Callable[[Run], None]:
 
 def twice(run: Run) -> None:
     """The second one comes while the first is still stopping the server."""
+    stopped = sum("signal" in entry for entry in run.cell.journal())
     run.process.send_signal(signal.SIGINT)
-    run.until_noted("signal")
+    run.until_noted("signal", stopped + 1)
     run.process.send_signal(signal.SIGINT)
 
 

@@ -132,7 +132,11 @@ def test_an_ended_run_goes_on_and_gets_its_verdict(ended: dict[str, Run], name: 
     assert {t.key.arm for t in ended[name].outcome.trials()} >= {Arm.A, Arm.A2, Arm.B}
     before = evidence.read_bytes()
     n_open = before.count(b'"kind":"pass_start"') - before.count(b'"kind":"pass_end"')
-    outcome = cli("resume", evidence, out_dir=cell.out_dir)
+    moved = cell.folder / "moved" / cell.model.name
+    moved.parent.mkdir()
+    cell.model.rename(moved)
+    outcome = cli("resume", evidence, "--model", moved, out_dir=cell.out_dir)
+    moved.rename(cell.model)
     assert (outcome.code, outcome.verdict) == (0, "GREEN"), outcome.stderr
     assert evidence.read_bytes().startswith(before[: before.rindex(b"\n")])
     assert [entry["observer"]["tool"] for entry in outcome.cert["resumed"]]
