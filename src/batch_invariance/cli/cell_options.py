@@ -246,15 +246,26 @@ def guarded_launcher(
     args: argparse.Namespace, cell: ChosenCell, known: ServerKnowledge
 ) -> LlamaLauncher:
     """The launcher, once the memory guard lets the largest server through. Raises GuardRefused."""
+    return launcher_of(args, cell.server, known, cell.settings.parallel, cell.folder)
+
+
+def launcher_of(
+    args: argparse.Namespace,
+    server: ServerChoice,
+    known: ServerKnowledge,
+    parallel: int,
+    folder: Path | None,
+) -> LlamaLauncher:
+    """The same for a server with `parallel` slots; `folder` is the run's own, where it has one."""
     limits = launch_limits(args)
 
-    def guard(parallel: int) -> None:
+    def guard(_: int) -> None:
         limits.check(known.footprint.total_bytes)
 
-    guard(cell.settings.parallel)
-    spec = launch_spec(cell.server, known, cell.settings.parallel)
+    guard(parallel)
+    spec = launch_spec(server, known, parallel)
     return LlamaLauncher(
-        LaunchSettings(spec, limits.reserved_ports, args.ready_timeout, guard, cell.folder)
+        LaunchSettings(spec, limits.reserved_ports, args.ready_timeout, guard, folder)
     )
 
 

@@ -15,6 +15,7 @@ from batch_invariance import __version__
 from batch_invariance.cli import (
     attest,
     canary,
+    diagnose,
     gate,
     plan_n,
     probe,
@@ -44,6 +45,7 @@ VERBS = (
     schedule,
     profiles,
     probe,
+    diagnose,
     canary,
 )
 

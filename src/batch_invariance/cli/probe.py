@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_invariance.cli.cell_options import add_safety_options, launch_limits
+from batch_invariance.cli.cell_options import add_safety_options, launcher_of
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.probe_text import ProbeProgress, probe_as_json, render_probe
 from batch_invariance.cli.run_options import positive
@@ -28,14 +28,12 @@ from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
-    ServerKnowledge,
+    batch_layout,
     check_settings,
     find_server,
     know_server,
-    launch_spec,
 )
 from batch_invariance.live_invariance.probe import ProbeRequest, run_probe
-from batch_invariance.live_invariance.server import LaunchSettings, LlamaLauncher
 from batch_invariance.live_invariance.store import temporary_folder
 
 MAX_PROMPT_BYTES = 64 << 20
@@ -134,8 +132,9 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
             ctx=chosen.server.ctx,
             model_file=chosen.server.model.name,
             request_timeout_s=args.request_timeout,
+            layout=batch_layout(chosen.server, known),
         )
-        launcher = _launcher(args, chosen, known)
+        launcher = launcher_of(args, chosen.server, known, args.parallel, chosen.folder)
         progress = ProbeProgress(request, sys.stderr, quiet=args.quiet)
         try:
             end = run_probe(request, launcher, progress)
@@ -213,17 +212,3 @@ def _prompt(args: argparse.Namespace) -> str | None:
         raise UsageError(
             f"--prompt-file {path}: not UTF-8 at byte {error.start}; save it as UTF-8"
         ) from error
-
-
-def _launcher(args: argparse.Namespace, chosen: _Chosen, known: ServerKnowledge) -> LlamaLauncher:
-    """The launcher, once the memory guard lets the server through."""
-    limits = launch_limits(args)
-
-    def guard(parallel: int) -> None:
-        limits.check(known.footprint.total_bytes)
-
-    guard(args.parallel)
-    spec = launch_spec(chosen.server, known, args.parallel)
-    return LlamaLauncher(
-        LaunchSettings(spec, limits.reserved_ports, args.ready_timeout, guard, chosen.folder)
-    )
