@@ -124,7 +124,7 @@ def test_a_second_sigterm_is_sent(guard: Guard) -> None:
     )
     guard.start(sys.executable, "-c", script)
     guard.logged("up")
-    guard.tell(stop=2.0)
+    guard.tell(stop=1.0)
     assert guard.hear() == {"exit": 5, "left": 0}
 
 
@@ -212,3 +212,4 @@ def test_the_server_holds_neither_pipe(guard: Guard) -> None:
     held = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     assert held == {"/dev/null", str(guard.log)}
     guard.tell(stop=0.05)
+    guard.hear()

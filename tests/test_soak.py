@@ -17,6 +17,7 @@ def test_three_runs_leave_nothing_and_the_report_says_so(
 ) -> None:
     monkeypatch.syspath_prepend(SOAK)
     soak = __import__("soak")
+    monkeypatch.setattr(soak, "LENGTH", ("--passes", "2", "--max-tokens", "8"))
     server = write_fake_server(tmp_path, behaviour=QUICK)
     words = ["--server-bin", str(server), "--work", str(tmp_path / "work")]
     words += ["--results", str(tmp_path / "results.txt")]

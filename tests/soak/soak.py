@@ -59,6 +59,7 @@ GONE_S = 5.0
 """How long a server may outlive a driver that was killed."""
 UNMET = {"F1_overlap", "F3_coverage", "sample"}
 """Gates that an honest run may fail on a busy machine: its requests met too seldom."""
+LENGTH = ("--passes", "4", "--max-tokens", "48")
 TWICE_S = 0.2
 RUN_LIMIT_S = 600.0
 RESULTS = Path(__file__).with_name("results.txt")
@@ -124,8 +125,8 @@ class Soak:
         return done
 
     def _cell(self) -> list[str]:
-        words = ["run-live", "--server-bin", str(self.server), "--canary", "--passes", "4"]
-        return [*words, "--max-tokens", "48", "--out-dir", str(self.certs), "--quiet"]
+        words = ["run-live", "--server-bin", str(self.server), "--canary", *LENGTH]
+        return [*words, "--out-dir", str(self.certs), "--quiet"]
 
     def _command(self, token: str, words: Sequence[str], planned: str, after: float) -> int:
         """Runs the program, ends it as planned, and returns its exit status."""
