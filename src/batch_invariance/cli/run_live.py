@@ -15,6 +15,7 @@ from batch_invariance.cli.cell_options import (
     add_server_options,
     chosen_cell,
     guarded_launcher,
+    launch_limits,
 )
 from batch_invariance.cli.ci_output import (
     add_ci_options,
@@ -121,7 +122,8 @@ def _workset(args: argparse.Namespace, cell: ChosenCell, known: ServerKnowledge)
     assert cell.spark is not None
     say = _silent if args.quiet else _aside
     say("profile spark: fitting prompts with the server's tokenizer")
-    with token_counter(cell.server, known, args.ready_timeout) as count:
+    limits = launch_limits(args)
+    with token_counter(cell.server, known, args.ready_timeout, limits) as count:
         made = generate(cell.spark, count)
     floors = [entry.item_id for entry in made.calibration if entry.floor]
     say(f"profile spark: {len(made.workset.items)} items, each within 3 % of its length")

@@ -164,7 +164,8 @@ def check_identity(facts: Facts) -> Reading:
             faults.append(f"{label} changed what it says of itself while it ran")
         for what, value in (
             ("build", said.build),
-            ("model", said.model),
+            # A run that was resumed may have its model, the same by its digest, elsewhere.
+            ("model", None if said.model is None else file_name(said.model)),
             ("chat template", said.chat_template_sha256),
             ("executable", start.executable_sha256),
             ("libraries", tuple(sorted(start.libraries.items()))),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -167,20 +168,21 @@ class Dispatcher:
         return Answered(entry, lane, body, exchange)
 
     def _settle(self, answer: Answered) -> None:
-        """After a time-out, waits until the slot is idle again."""
+        """After a time-out, waits until the slot is idle again, as long as for an answer."""
         failure = answer.exchange.failure
         if failure is None or failure.kind is not FailureKind.TIMEOUT:
             return
-        polls = max(1, int(self._timeout_s / IDLE_POLL_S))
-        for _ in range(polls):
+        deadline = time.monotonic() + self._timeout_s
+        while True:
             check()
             if self._dead.is_set():
                 return
             busy = read_busy_slots(self._client)
             if busy is not None and answer.lane not in busy:
                 return
+            if time.monotonic() > deadline:
+                raise LaneLost(answer.lane)
             self._dead.wait(IDLE_POLL_S)
-        raise LaneLost(answer.lane)
 
 
 def _work(inbox: queue.SimpleQueue[Callable[[], None] | None]) -> None:

@@ -136,7 +136,7 @@ def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
     for flag, size in (("-b", choice.flags.batch_size), ("-ub", choice.flags.ubatch_size)):
         if size < parallel:
             raise UsageError(f"{flag} {size}: a batch of {parallel} requests cannot form; raise it")
-    header, size, footprint = _know_model(choice, parallel)
+    header, size, projected = _know_model(choice, parallel)
     digest = ModelDigestCache().digest(choice.model)
     help_text = _ask(choice.server_bin, "--help")
     known = parse_known_flags(help_text) if help_text else frozenset()
@@ -157,7 +157,7 @@ def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
             expert_count=header.expert_count,
             expert_used_count=header.expert_used_count,
         ),
-        footprint=footprint,
+        footprint=projected,
     )
 
 
@@ -175,6 +175,11 @@ def _know_model(choice: ServerChoice, parallel: int) -> tuple[GgufHeader, int, F
     )
     shape = model_shape(headers, f"model {choice.model.name}")
     return headers[0], size, project(shape, choice.ctx, parallel, settings)
+
+
+def footprint(choice: ServerChoice, parallel: int) -> Footprint:
+    """The projected memory of this server with `parallel` slots. Raises as `know_server` does."""
+    return _know_model(choice, parallel)[2]
 
 
 def _ask(server_bin: Path, question: str) -> str | None:

@@ -43,7 +43,6 @@ from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.passes import BROKEN, DEATH_GRACE_S, WARMUP_TOKENS
-from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.recording import PassRef
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
@@ -126,7 +125,7 @@ def run_probe(request: ProbeRequest, launcher: Launcher, observer: ProbeObserver
     tail = ""
     if died is not None:
         tail = ended.log_tail
-        how = str(ExitStatus(ended.code, ended.signal))
+        how = server.ending
         if died != LOAD:
             raise ServerError(
                 f"the server died in {died} ({how}): no result. The end of its log:\n{tail}"

@@ -56,13 +56,15 @@ class OwnedProcess:
     """A server that cannot outlive the driver. Use it as a context manager, or call `stop`.
 
     `pid` is the server's, and the id of its process group. `log_path` is the file that holds its
-    standard output and error, mode 0600.
+    standard output and error, mode 0600. `n_left` is how many processes it left running when it
+    ended, as far as the system shows them; they are gone by then.
     """
 
     def __init__(self, guard: subprocess.Popen[bytes], log_path: Path) -> None:
         self.pid = 0
         self.log_path = log_path
         self.guardian_lost = False
+        self.n_left = 0
         assert guard.stdin is not None
         assert guard.stdout is not None
         self._guard = guard
@@ -144,6 +146,17 @@ class OwnedProcess:
     def exit_status(self) -> ExitStatus | None:
         """How the server ended; None while it runs."""
         return self._status
+
+    @property
+    def ending(self) -> str:
+        """How the server ended, in words for a person; what was asked of it does not matter."""
+        if self.guardian_lost:
+            return "its guardian process was killed, and it with its whole group after that"
+        status = self._status or ExitStatus(None, None)
+        if status.code == 0 and self.n_left:
+            left = f"leaving {self.n_left} of its processes behind"
+            return f"{status}, {left}: it put itself into the background"
+        return str(status)
 
     def on_exit(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, from another thread, when the server or its guardian dies.
@@ -239,7 +252,8 @@ class OwnedProcess:
             self._spawn_error = str(error)
             self._end(ExitStatus(None, None))
         elif "exit" in report:
-            value = report["exit"]
+            value, left = report["exit"], report.get("left")
+            self.n_left = left if isinstance(left, int) else 0
             if not isinstance(value, int):
                 self._end(ExitStatus(None, None))
             else:

@@ -6,18 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_lines
 from batch_invariance.live_invariance.host import check_disk
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.recording import Recorder, RunObserver, StopRules
-from batch_invariance.live_invariance.resume import Interruption, go_on
+from batch_invariance.live_invariance.resume import Interruption, go_on, read_interrupted
 from batch_invariance.live_invariance.run import run_cell
 from batch_invariance.live_invariance.server import Launcher
 from batch_invariance.live_invariance.store import (
-    CellLock,
     CellPaths,
+    OutDirLock,
     cell_paths,
     prepare_out_dir,
     set_aside,
@@ -70,7 +71,7 @@ def produce(
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
     timeout_s = conduct.request_timeout_s
-    with CellLock(paths):
+    with OutDirLock(out_dir):
         moved = set_aside([paths.certificate, paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
             _run(writer, header, scorer, conduct, lambda r: run_cell(r, launcher, timeout_s))
@@ -82,7 +83,7 @@ def resume(
 ) -> Produced:
     """Goes on with an interrupted run in the file that it left, then derives its certificate.
 
-    Raises what `produce` raises.
+    Raises what `produce` raises, and EvidenceError where the file is no longer what was read.
     """
     header = interruption.header
 
@@ -92,7 +93,12 @@ def resume(
 
     check_disk(out_dir, evidence_bytes(header))
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
-    with CellLock(paths):
+    with OutDirLock(out_dir):
+        if read_interrupted(paths.evidence).written != interruption.written:
+            raise EvidenceError(
+                f"evidence {paths.evidence.name}",
+                ["another run has written to it meanwhile; resume it again"],
+            )
         moved = set_aside([paths.certificate])
         with EvidenceWriter(paths.evidence, interruption.written) as writer:
             _run(writer, header, scorer, conduct, rest)
