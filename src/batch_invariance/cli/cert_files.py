@@ -10,6 +10,7 @@ from pathlib import Path
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
@@ -17,6 +18,7 @@ from batch_invariance.invariance_diff.verify import (
     verify_certificate,
 )
 from batch_invariance.live_invariance.evidence_file import read_lines
+from batch_invariance.live_invariance.signing import check_signature
 
 MAX_CERT_BYTES = 1 << 30
 
@@ -24,12 +26,14 @@ MAX_CERT_BYTES = 1 << 30
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
     """A certificate file and what became of it. `view` is None where the file is no certificate;
-    `problems` is empty only where its evidence bears it out."""
+    `problems` is empty only where its evidence bears it out; `signature_fault` says what a
+    signature that was asked for lacks."""
 
     path: Path
     data: bytes
     view: CertView | None
     problems: tuple[str, ...]
+    signature_fault: str | None = None
 
     @property
     def borne_out(self) -> bool:
@@ -68,9 +72,12 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     return Found(tuple(certificates.values()), tuple(left_out))
 
 
-def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
-    """Reads one certificate and derives it again from the evidence, which is looked for beside
-    it. Nothing is raised for what is wrong with the files: it is listed."""
+def verify_file(
+    path: Path, evidence: Path | None = None, key: SigningKey | None = None
+) -> VerifiedFile:
+    """Reads one certificate, derives it again from the evidence, which is looked for beside it, and
+    checks its signature where there is a key. Nothing is raised for what is wrong with the files:
+    it is listed."""
     data, view = b"", None
     try:
         data = read_certificate(path)
@@ -83,7 +90,9 @@ def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
-    return VerifiedFile(path, data, view, problems)
+    signature = check_signature(path, data, key)
+    fault = None if signature.holds else signature.text
+    return VerifiedFile(path, data, view, problems, fault)
 
 
 def read_certificate(path: Path) -> bytes:

@@ -20,6 +20,7 @@ from batch_invariance.cli.ci_output import (
     write_ci_outputs,
 )
 from batch_invariance.cli.exit_codes import ExitCode
+from batch_invariance.cli.sign_options import VERIFY_HELP, add_sign_option, sign_key
 from batch_invariance.cli.style import Style
 from batch_invariance.errors import BatchInvarianceError, FileFormatError, UsageError
 from batch_invariance.invariance_diff.cell_checks import Check, CheckedCell, Finding, Mark
@@ -46,6 +47,7 @@ by the end of its name. A folder is searched with all below it.
 """
 ASKED = {
     Rule.EVIDENCE: "the evidence bears the certificate out",
+    Rule.SIGNATURE: "signed with the key of --sign-key",
     Rule.REQUIRED: "there is a certificate for every required cell",
     Rule.FOREIGN: "the policy requires the cell",
     Rule.DUPLICATE: "one certificate for each cell",
@@ -73,6 +75,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("paths", type=Path, nargs="+", metavar="DIR|CERT")
     parser.add_argument("--policy", type=Path, required=True, metavar="FILE", help="what is asked")
+    add_sign_option(parser, VERIFY_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_ci_options(parser)
     parser.set_defaults(run=run)
@@ -88,12 +91,15 @@ class _Gated:
     files: tuple[VerifiedFile, ...]
     seconds: tuple[float, ...]
     judgement: Judgement
+    signed: bool
+    """Whether signatures were asked for."""
 
 
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     """Carries the verb out and returns the exit code."""
     if server_flags:
         raise UsageError("gate starts no server: nothing may follow --")
+    key = sign_key(args)
     policy = load_policy(args.policy)
     found = find_certificates(args.paths)
     targets = ci_targets(args, [args.policy, *found.certificates])
@@ -101,11 +107,12 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     files, seconds = [], []
     for path in found.certificates:
         began = time.monotonic()
-        files.append(verify_file(path))
+        files.append(verify_file(path, key=key))
         seconds.append(time.monotonic() - began)
-    candidates = [Candidate(str(f.path), f.view, f.problems) for f in files]
+    candidates = [Candidate(str(f.path), f.view, f.problems, f.signature_fault) for f in files]
     judgement = judge(policy, candidates, time.time())
-    gated = _Gated(args.policy, policy, found, tuple(files), tuple(seconds), judgement)
+    took = tuple(seconds)
+    gated = _Gated(args.policy, policy, found, tuple(files), took, judgement, key is not None)
     lines = [_head(gated), *map(str, judgement.violations)]
     write_ci_outputs(targets, _checked(gated), lines)
     code = ExitCode.PROMOTABLE if judgement.passed else ExitCode.NOT_PROMOTED
@@ -223,7 +230,7 @@ def _checked(gated: _Gated) -> list[CheckedCell]:
         note = gated.judgement.accepted.get(name)
         further: tuple[Check, ...] = ()
         if file.borne_out:
-            further = _rule_checks(gated.policy, gated.judgement.of(name))
+            further = _rule_checks(gated, gated.judgement.of(name))
         cells.append(checked_cell(file, seconds, None if note is None else str(note), further))
     return cells
 
@@ -238,12 +245,13 @@ def _policy_suite(gated: _Gated) -> CheckedCell:
     return CheckedCell(f"policy {path.name}", str(path), uri_of(path), checks)
 
 
-def _rule_checks(policy: Policy, violations: Sequence[Violation]) -> tuple[Check, ...]:
+def _rule_checks(gated: _Gated, violations: Sequence[Violation]) -> tuple[Check, ...]:
     by_rule = {violation.rule: violation for violation in violations}
-    rules = asked_rules(policy)
+    rules = asked_rules(gated.policy, gated.signed)
     if Rule.FOREIGN in by_rule:
-        # Nothing else was asked of it, and nothing else may show as fulfilled.
-        rules = (Rule.FOREIGN, Rule.DUPLICATE)
+        # No more than this was asked of it, and nothing else may show as fulfilled.
+        asked = (Rule.FOREIGN, Rule.DUPLICATE, Rule.SIGNATURE)
+        rules = tuple(rule for rule in rules if rule in asked)
     return tuple(_rule_check(rule, by_rule.get(rule)) for rule in rules)
 
 

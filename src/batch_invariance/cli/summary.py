@@ -46,8 +46,10 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
     lines += [
         f"certificate  {produced.paths.certificate}",
         f"evidence     {produced.paths.evidence}",
-        f"next         {next_command}",
     ]
+    if produced.signature is not None:
+        lines.append(f"signature    {produced.signature}")
+    lines.append(f"next         {next_command}")
     return "\n".join(lines) + "\n"
 
 
@@ -221,6 +223,7 @@ def as_json(produced: Produced, exit_code: int) -> dict[str, object]:
         "first_divergent_id": None if entry is None else entry.id,
         "certificate": _path(produced.paths.certificate),
         "evidence": _path(produced.paths.evidence),
+        "signature": None if produced.signature is None else _path(produced.signature),
         "exit_code": exit_code,
     }
 

@@ -307,6 +307,9 @@ def measure(records: Iterable[Record]) -> Facts:
         raise EvidenceError("evidence", [f"unknown rules: version {header.rules_version}"])
     _check_header(header)
     fold = Fold(header)
-    for record in iterator:
-        fold.feed(record)
+    for line, record in enumerate(iterator, start=2):
+        try:
+            fold.feed(record)
+        except EvidenceError as error:
+            raise EvidenceError("evidence", [f"line {line}: {error.issues[0]}"]) from None
     return fold.finish()

@@ -19,6 +19,8 @@ from batch_invariance.invariance_diff.model import Source, Status
 from batch_invariance.invariance_diff.verdict import ARMED_ONLY
 
 REQUIRED_FIELDS = ("model", "ctx", "dispatch_n", "status", "source")
+HEADLINES = ("status", "verdict", "promotable")
+"""What a reader must see first of all that does not agree."""
 GREEN_SOURCES = (Source.LIVE.value, Source.ENDPOINT.value)
 
 
@@ -104,7 +106,7 @@ def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Ve
     if isinstance(said, dict) and said.get("sha256") != derived.evidence.sha256:
         problems.append("evidence: its SHA-256 is not the one in the certificate")
     again = json.loads(derived.to_bytes())
-    for name in sorted(cert.keys() | again.keys()):
+    for name in sorted(cert.keys() | again.keys(), key=lambda n: (n not in HEADLINES, n)):
         if name not in again:
             problems.append(f"{name}: not a field of a certificate")
         elif name not in cert:

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from batch_invariance.errors import BatchInvarianceError, UsageError
 
 EVIDENCE_SUFFIX = ".evidence.jsonl"
+SIGNATURE_SUFFIX = ".json.hmac"
 # File systems allow 255 bytes; this leaves room for the cell's figures and the longest suffix.
 MODEL_NAME_LIMIT = 120
 
@@ -138,7 +139,8 @@ def cell_paths(out_dir: Path, model: str, ctx: int, n: int) -> CellPaths:
 
 def previous_path(path: Path) -> Path:
     """`x.json` as `x.previous.json`, `x.evidence.jsonl` as `x.previous.evidence.jsonl`."""
-    suffix = EVIDENCE_SUFFIX if path.name.endswith(EVIDENCE_SUFFIX) else path.suffix
+    long = (EVIDENCE_SUFFIX, SIGNATURE_SUFFIX)
+    suffix = next((end for end in long if path.name.endswith(end)), path.suffix)
     return path.with_name(f"{path.name.removesuffix(suffix)}.previous{suffix}")
 
 
