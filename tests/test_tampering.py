@@ -22,14 +22,20 @@ import pytest
 from batch_invariance.cli.main import main
 from batch_invariance.errors import FileFormatError, UsageError
 from batch_invariance.invariance_diff.certificate import certify
-from batch_invariance.invariance_diff.model import Arm, Source, Trial
+from batch_invariance.invariance_diff.model import Arm, Trial
 from batch_invariance.invariance_diff.signature import Signature, SigningKey, parse_signature
 from batch_invariance.invariance_diff.verify import verify_certificate
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from batch_invariance.live_invariance.mock_launch import MockLauncher
-from batch_invariance.live_invariance.produce import Conduct, Produced, produce
+from batch_invariance.live_invariance.produce import Conduct, Produced, produce, resume
 from batch_invariance.live_invariance.recording import StopRules
-from batch_invariance.live_invariance.signing import read_key, signature_path
+from batch_invariance.live_invariance.resume import read_interrupted
+from batch_invariance.live_invariance.signing import (
+    read_key,
+    set_aside_signed,
+    signature_path,
+    write_signature,
+)
 from batch_invariance.scorer_api import ExactMatch
 from core_fixtures import count_tokens, decode, encode, in_arm, on_trials, recount, trial_of
 from driver_fixtures import CTX, mock_header
@@ -48,16 +54,16 @@ class _Silent:
     def note(self, text: str) -> None: ...
 
 
-def _run(
-    folder: Path,
-    kind: BatchDivergence = BatchDivergence.NONE,
-    key: SigningKey | None = None,
-    source: Source = Source.LIVE,
-) -> Produced:
+CONDUCT = Conduct(_Silent(), 60.0, StopRules())
+
+
+def _launcher(kind: BatchDivergence = BatchDivergence.NONE) -> MockLauncher:
+    return MockLauncher(CTX, MockBehaviour(kind, gather_s=0.005))
+
+
+def _run(folder: Path, kind: BatchDivergence = BatchDivergence.NONE) -> Produced:
     """A run of the mock; as `live` it may be promoted, which no mock run can be by itself."""
-    launcher = MockLauncher(CTX, MockBehaviour(kind, gather_s=0.005))
-    conduct = Conduct(_Silent(), 60.0, StopRules())
-    return produce(mock_header(source=source), launcher, ExactMatch(), folder, conduct, key)
+    return produce(mock_header(), _launcher(kind), ExactMatch(), folder, CONDUCT)
 
 
 @dataclass(frozen=True)
@@ -68,13 +74,22 @@ class Files:
     lines: tuple[bytes, ...]
     evidence_name: str
 
-    def lay_out(self, folder: Path, **changed: object) -> Path:
-        """Writes both into a folder, changed or not, and returns the certificate's path."""
+    def lay_out(self, folder: Path, key: SigningKey | None = None, **changed: object) -> Path:
+        """Writes both into a folder, changed or not, signed with a key or not, and returns the
+        certificate's path."""
         files = replace(self, **changed)  # type: ignore[arg-type]
         certificate = folder / (files.evidence_name.removesuffix(".evidence.jsonl") + ".json")
         certificate.write_bytes(files.certificate)
         (folder / files.evidence_name).write_bytes(b"".join(files.lines))
+        if key is not None:
+            write_signature(certificate, files.certificate, key)
         return certificate
+
+    def sampled(self) -> list[int]:
+        """Positions of lines: the first of each kind, the last, and some more."""
+        kinds = {json.loads(line)["kind"]: i for i, line in reversed([*enumerate(self.lines)])}
+        more = random.Random(10).sample(range(len(self.lines)), 12)
+        return sorted({*kinds.values(), *more, len(self.lines) - 1})
 
 
 def _files(produced: Produced) -> Files:
@@ -162,10 +177,10 @@ def _edited(line: bytes, rng: random.Random) -> bytes:
 def test_an_edit_of_any_line_is_found_there_or_at_the_next(green: Files) -> None:
     rng = random.Random(11)
     last = len(green.lines) - 1
-    for position, line in enumerate(green.lines):
+    for position in green.sampled():
         lines = list(green.lines)
-        lines[position] = _edited(line, rng)
-        assert lines[position] != line
+        lines[position] = _edited(lines[position], rng)
+        assert lines[position] != green.lines[position]
         said = _problems(green, lines)
         if position == last:
             assert "SHA-256" in said or f"line {last + 1}: " in said
@@ -194,7 +209,7 @@ def test_an_edited_answer_is_found_at_the_next_line(
 
 def test_a_line_that_is_removed_repeated_or_moved_is_named(green: Files) -> None:
     lines, last = green.lines, len(green.lines) - 1
-    for position in range(1, last):
+    for position in green.sampled()[1:-1]:
         without = [*lines[:position], *lines[position + 1 :]]
         repeated = [*lines[:position], lines[position], *lines[position:]]
         moved = [*lines[:position], lines[last], *lines[position:last]]
@@ -215,7 +230,7 @@ def test_lines_that_are_renumbered_break_the_chain(green: Files) -> None:
 
 
 def test_a_file_that_was_cut_short_is_found(green: Files, tmp_path: Path, capsys: Capture) -> None:
-    for n in range(len(green.lines)):
+    for n in green.sampled():
         said = _problems(green, green.lines[:n])
         assert "SHA-256" in said or "empty" in said
     cut = (*green.lines[:7], green.lines[7][:-9])
@@ -238,7 +253,7 @@ def test_an_edit_with_the_chain_made_right_again_does_not_fit_the_certificate(
 ) -> None:
     """Whatever is edited, the digest in the certificate is that of the file it came from."""
     rng = random.Random(12)
-    for position in range(len(green.lines)):
+    for position in green.sampled():
         lines = list(green.lines)
         lines[position] = _edited(lines[position], rng)
         said = _problems(green, _rechained(lines))
@@ -246,7 +261,7 @@ def test_an_edit_with_the_chain_made_right_again_does_not_fit_the_certificate(
 
 
 def test_a_line_taken_out_with_the_chain_made_right_again_does_not_fit(green: Files) -> None:
-    for position in range(1, len(green.lines)):
+    for position in green.sampled()[1:]:
         lines = [*green.lines[:position], *green.lines[position + 1 :]]
         said = _problems(green, _rechained(lines))
         assert re.search(r"SHA-256 is not the one|line \d+: ", said)
@@ -279,19 +294,22 @@ def test_an_edited_certificate_is_refused_by_the_field(
     assert (code, f"{field}: says" in said, "REFUSED" in said) == (1, True, True)
 
 
-def test_a_figure_edited_anywhere_is_found(green: Files) -> None:
+def test_a_figure_edited_in_any_field_is_found(green: Files) -> None:
+    rng = random.Random(13)
     document = json.loads(green.certificate)
-    for path in random.Random(13).sample(list(_leaves(document)), 150):
-        if path in (("rules_version",), ("evidence", "file")):
+    for field, content in document.items():
+        paths = [p for p in _leaves(content, (field,)) if p != ("evidence", "file")]
+        if field == "rules_version" or not paths:
             continue
         changed = json.loads(green.certificate)
+        *steps, last = rng.choice(paths)
         place = changed
-        for step in path[:-1]:
+        for step in steps:
             place = place[step]
-        place[path[-1]] = _other(place[path[-1]])
+        place[last] = _other(place[last])
         data = json.dumps(changed, sort_keys=True, indent=2).encode() + b"\n"
         verification = verify_certificate(data, green.lines)
-        assert any(p.startswith(f"{path[0]}: ") for p in verification.problems), path
+        assert any(p.startswith(f"{field}: ") for p in verification.problems), (steps, last)
 
 
 def test_another_certificate_over_the_same_evidence_is_refused(
@@ -338,14 +356,12 @@ def _key_file(path: Path, key: bytes) -> Path:
 
 
 def test_a_rewrite_of_the_whole_passes_without_a_key_and_fails_with_one(
-    tmp_path: Path, key_file: Path, capsys: Capture
+    red: Files, tmp_path: Path, key_file: Path, capsys: Capture
 ) -> None:
-    folder = tmp_path / "run"
-    produced = _run(folder, BatchDivergence.SCORE, read_key(key_file))
-    certificate = produced.paths.certificate
+    certificate = red.lay_out(tmp_path, read_key(key_file))
     with_key = ("--sign-key", str(key_file))
     assert _verify(certificate, capsys, *with_key)[0] == 3
-    _forged(_files(produced)).lay_out(folder)
+    _forged(red).lay_out(tmp_path)
     code, said = _verify(certificate, capsys)
     assert code == 0
     assert "was not checked" in said
@@ -355,11 +371,9 @@ def test_a_rewrite_of_the_whole_passes_without_a_key_and_fails_with_one(
 
 
 def test_a_signed_certificate_is_promotable_with_its_key(
-    tmp_path: Path, key_file: Path, capsys: Capture
+    green: Files, tmp_path: Path, key_file: Path, capsys: Capture
 ) -> None:
-    produced = _run(tmp_path / "run", key=read_key(key_file))
-    certificate = produced.paths.certificate
-    assert produced.signature == certificate.with_name(certificate.name + ".hmac")
+    certificate = green.lay_out(tmp_path, read_key(key_file))
     code, said = _verify(certificate, capsys, "--sign-key", str(key_file))
     assert (code, f"signed with the key {SigningKey(KEY).id}" in said) == (0, True)
     code, said = _verify(certificate, capsys)
@@ -369,16 +383,92 @@ def test_a_signed_certificate_is_promotable_with_its_key(
     assert json.loads(capsys.readouterr().out)["signature"] == "fits"
 
 
-def test_the_hmac_is_that_of_the_files_bytes(tmp_path: Path, key_file: Path) -> None:
-    """Anybody with the key can check it with another tool."""
-    produced = _run(tmp_path / "run", key=read_key(key_file))
-    assert produced.signature is not None
-    document = json.loads(produced.signature.read_bytes())
-    data = produced.paths.certificate.read_bytes()
-    assert document["hmac"] == hmac.new(KEY, data, hashlib.sha256).hexdigest()
+def test_a_run_signs_what_it_wrote(tmp_path: Path, key_file: Path, capsys: Capture) -> None:
+    """With the HMAC of the file's bytes, so that anybody with the key can check it elsewhere."""
+    run = ["run-mock", "-q", "--passes", "2", "--parallel", "2", "--json"]
+    assert main([*run, "--sign-key", str(key_file), "--out-dir", str(tmp_path)]) == 0
+    report = json.loads(capsys.readouterr().out)
+    certificate, signature = Path(report["certificate"]), Path(report["signature"])
+    assert signature == certificate.with_name(certificate.name + ".hmac")
+    document = json.loads(signature.read_bytes())
+    expected = hmac.new(KEY, certificate.read_bytes(), hashlib.sha256).hexdigest()
+    assert document["hmac"] == expected
     assert document["algorithm"] == "HMAC-SHA256"
-    assert KEY not in produced.signature.read_bytes()
+    assert KEY not in signature.read_bytes()
     assert document["key_id"] != hashlib.sha256(KEY).hexdigest()[:16]
+    code, said = _verify(certificate, capsys, "--sign-key", str(key_file))
+    assert (code, "signed with the key" in said) == (3, True)
+
+
+def test_a_run_that_goes_on_signs_what_it_wrote(
+    green: Files, tmp_path: Path, key_file: Path, capsys: Capture
+) -> None:
+    """All but the end of the run was there; the certificate is that of the whole."""
+    certificate = green.lay_out(tmp_path, lines=green.lines[:-3])
+    certificate.unlink()
+    evidence = tmp_path / green.evidence_name
+    key = read_key(key_file)
+    resume(read_interrupted(evidence), _launcher(), ExactMatch(), tmp_path, CONDUCT, key)
+    assert _verify(certificate, capsys, "--sign-key", str(key_file))[0] == 0
+
+
+def test_the_verbs_that_run_refuse_a_bad_key_before_anything_starts(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    key = str(_key_file(tmp_path / "key", b"short"))
+    out = tmp_path / "out"
+    for words in (
+        ["run-mock", "--out-dir", str(out)],
+        ["run-live", "--server-bin", "none", "--canary", "--out-dir", str(out)],
+        ["resume", str(out / "e.jsonl")],
+    ):
+        assert main([*words, "--sign-key", key]) == 2
+        assert "5 bytes, needs 32" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_no_report_is_written_over_a_key_or_a_signature(
+    green: Files, tmp_path: Path, key_file: Path, capsys: Capture
+) -> None:
+    certificate = green.lay_out(tmp_path, read_key(key_file))
+    signature = signature_path(certificate)
+    for file in (key_file, signature):
+        before = file.read_bytes()
+        with_key = ("--sign-key", str(key_file), "--junit", str(file))
+        assert _verify(certificate, capsys, *with_key)[0] == 2
+        assert file.read_bytes() == before
+
+
+# The policy.
+
+
+def _gate(folder: Path, capsys: Capture, *options: str) -> tuple[int, str]:
+    policy = folder / "policy.toml"
+    policy.write_text('version = 1\nrequired = ["toy/512/4"]\n')
+    code = main(["gate", str(folder), "--policy", str(policy), *options])
+    captured = capsys.readouterr()
+    return code, captured.out + captured.err
+
+
+def test_the_gate_asks_for_signatures_where_it_has_a_key(
+    green: Files, tmp_path: Path, key_file: Path, capsys: Capture
+) -> None:
+    folder = tmp_path / "certs"
+    folder.mkdir()
+    report = tmp_path / "gate.xml"
+    with_key = ("--sign-key", str(key_file), "--junit", str(report))
+    certificate = green.lay_out(folder)
+    assert _gate(folder, capsys)[0] == 0
+    code, said = _gate(folder, capsys, *with_key)
+    assert code == 3
+    assert "toy/512/4: signature: it is not signed" in said
+    assert "it is not signed" in report.read_text("utf-8")
+    write_signature(certificate, green.certificate, SigningKey(OTHER_KEY))
+    code, said = _gate(folder, capsys, *with_key)
+    assert (code, "names another key" in said) == (3, True)
+    write_signature(certificate, green.certificate, SigningKey(KEY))
+    assert _gate(folder, capsys, *with_key)[0] == 0
+    assert 'name="policy_signature"' in report.read_text("utf-8")
 
 
 def _strip(signature: Path) -> None:
@@ -429,14 +519,13 @@ def test_a_signature_that_is_missing_or_wrong_bars_promotion(
     change: Callable[[Path], None],
     says: str,
     word: str,
+    green: Files,
     tmp_path: Path,
     key_file: Path,
     capsys: Capture,
 ) -> None:
-    produced = _run(tmp_path / "run", key=read_key(key_file))
-    assert produced.signature is not None
-    change(produced.signature)
-    certificate = produced.paths.certificate
+    certificate = green.lay_out(tmp_path, read_key(key_file))
+    change(signature_path(certificate))
     report = tmp_path / "report.xml"
     with_key = ("--sign-key", str(key_file), "--junit", str(report))
     code, said = _verify(certificate, capsys, *with_key)
@@ -451,13 +540,10 @@ def test_a_signature_that_is_missing_or_wrong_bars_promotion(
 
 
 def test_a_signature_does_not_make_up_for_evidence(
-    tmp_path: Path, key_file: Path, capsys: Capture
+    green: Files, tmp_path: Path, key_file: Path, capsys: Capture
 ) -> None:
-    produced = _run(tmp_path / "run", key=read_key(key_file))
-    evidence = produced.paths.evidence
-    evidence.write_bytes(evidence.read_bytes()[:-1])
-    with_key = ("--sign-key", str(key_file))
-    code, said = _verify(produced.paths.certificate, capsys, *with_key)
+    certificate = green.lay_out(tmp_path, read_key(key_file), lines=green.lines[:-1])
+    code, said = _verify(certificate, capsys, "--sign-key", str(key_file))
     assert (code, "REFUSED" in said) == (1, True)
 
 
@@ -473,29 +559,39 @@ def test_without_a_key_and_a_signature_nothing_is_said_of_either(
 # Older files.
 
 
-def test_an_older_signature_goes_with_its_certificate(tmp_path: Path, key_file: Path) -> None:
+def test_an_older_signature_goes_with_its_certificate(
+    green: Files, red: Files, tmp_path: Path, key_file: Path
+) -> None:
     key = read_key(key_file)
-    first = _run(tmp_path, key=key)
-    old = first.paths.certificate.read_bytes()
-    second = _run(tmp_path, key=key)
-    previous = second.paths.previous_certificate
-    assert previous.read_bytes() == old
-    assert signature_path(previous) in second.set_aside
-    assert key.fits(parse_signature(signature_path(previous).read_bytes()), old)
-    assert second.signature is not None
-    data = second.paths.certificate.read_bytes()
-    assert key.fits(parse_signature(second.signature.read_bytes()), data)
+    red.lay_out(tmp_path, key)
+    set_aside_signed(green.lay_out(tmp_path, key))
+    previous = tmp_path / "toy__ctx512__N4.previous.json"
+    assert previous.read_bytes() == green.certificate
+    assert key.fits(parse_signature(signature_path(previous).read_bytes()), green.certificate)
+    moved = set_aside_signed(red.lay_out(tmp_path, key), [tmp_path / red.evidence_name])
+    evidence = tmp_path / "toy__ctx512__N4.previous.evidence.jsonl"
+    assert moved == (previous, signature_path(previous), evidence)
+    assert key.fits(parse_signature(signature_path(previous).read_bytes()), red.certificate)
 
 
-def test_a_signature_never_stays_beside_another_certificate(tmp_path: Path, key_file: Path) -> None:
-    signed = _run(tmp_path, key=read_key(key_file))
-    certificate, previous = signed.paths.certificate, signed.paths.previous_certificate
-    _run(tmp_path)
+def test_a_signature_never_stays_beside_another_certificate(
+    green: Files, red: Files, tmp_path: Path, key_file: Path
+) -> None:
+    certificate = green.lay_out(tmp_path, read_key(key_file))
+    set_aside_signed(certificate)
+    previous = tmp_path / "toy__ctx512__N4.previous.json"
     assert not signature_path(certificate).exists()
     assert signature_path(previous).exists()
-    _run(tmp_path)
-    assert not signature_path(certificate).exists()
+    set_aside_signed(red.lay_out(tmp_path))
+    assert previous.read_bytes() == red.certificate
     assert not signature_path(previous).exists()
+
+
+def test_a_run_without_a_key_leaves_no_older_signature(tmp_path: Path) -> None:
+    certificate = tmp_path / "toy__ctx512__N4.json"
+    write_signature(certificate, b"older", SigningKey(KEY))
+    assert _run(tmp_path).paths.certificate == certificate
+    assert not signature_path(certificate).exists()
 
 
 # Keys.

@@ -18,7 +18,7 @@ SIGNATURE_SCHEMA = "certificate-hmac/1"
 ALGORITHM = "HMAC-SHA256"
 MIN_KEY_BYTES = 32
 """RFC 2104 discourages keys shorter than the digest."""
-_KEY_ID_TEXT = b"batch-invariance key id"
+_KEY_ID_TEXT = b"certificate-hmac/1 key id"
 _KEY_ID_DIGITS = 16
 _FIELDS = ("algorithm", "hmac", "key_id", "schema")
 _HEX = re.compile(r"[0-9a-f]{64}")
