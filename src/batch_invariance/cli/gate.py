@@ -136,15 +136,19 @@ def load_policy(path: Path) -> Policy:
             data = file.read(MAX_POLICY_BYTES + 1)
     except OSError as error:
         raise BatchInvarianceError(f"--policy {path}: {error.strerror}") from error
-    what = f"policy {path}"
     if len(data) > MAX_POLICY_BYTES:
-        raise FileFormatError(what, [f"is larger than {MAX_POLICY_BYTES >> 20} MiB"])
+        raise FileFormatError(f"policy {path}", [f"is larger than {MAX_POLICY_BYTES >> 20} MiB"])
+    return parse_policy(data, path.suffix == ".toml", f"policy {path}")
+
+
+def parse_policy(data: bytes, is_toml: bool, what: str) -> Policy:
+    """The policy in the bytes of a file that `what` names. Raises FileFormatError with every fault
+    of its content."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileFormatError(what, [f"is not UTF-8: byte {error.start}"]) from None
-    value = parse_toml(text, what) if path.suffix == ".toml" else _parse_json(text, what)
-    return read_policy(value, what)
+    return read_policy(parse_toml(text, what) if is_toml else _parse_json(text, what), what)
 
 
 def _parse_json(text: str, what: str) -> dict[str, object]:
