@@ -12,10 +12,10 @@ from batch_invariance.formats.dsse import Envelope, hmac_signature
 from batch_invariance.formats.intoto import PAYLOAD_TYPE, STATEMENT_TYPE, TEST_RESULT_TYPE
 from batch_invariance.formats.toy_gguf import ToySpec, toy_model_bytes
 from batch_invariance.invariance_diff.certificate import certify
+from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.signature import SigningKey
 from core_fixtures import EVIDENCE_NAME, Ideal, encode, first_trial, in_arm, lost, on_trials
 from decode_fixtures import with_log
-from batch_invariance.invariance_diff.model import Arm
 from gguf_builder import ARRAY, STRING, U32, array, model, string, tensor, text, u32
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -55,7 +55,8 @@ def read_one(target: Target, data: bytes) -> bool:
             raise
         text = str(error)
         if "\n" in text or not text or len(text) > MOST_TEXT:
-            raise Broken(f"{target.name}: no short line: {text[:300]!r}, of {_shown(data)}") from None
+            said = f"{target.name}: no short line: {text[:300]!r}"
+            raise Broken(f"{said}, of {_shown(data)}") from None
         return False
     except Exception as error:
         raise Broken(f"{target.name}: {type(error).__name__} for {_shown(data)}") from error
@@ -80,8 +81,8 @@ def _origin(error: Broken) -> str:
     """The place in the source that a fault comes from, which tells faults apart."""
     cause = error.__cause__
     frames = traceback.extract_tb(None if cause is None else cause.__traceback__)
-    places = [f"{type(cause).__name__} at {f.filename}:{f.lineno}" for f in frames if SOURCE in f.filename]
-    return places[-1] if places else str(error)[:40]
+    places = [f"{frame.filename}:{frame.lineno}" for frame in frames if SOURCE in frame.filename]
+    return f"{type(cause).__name__} at {places[-1]}" if places else str(error)[:40]
 
 
 def peak_bytes(target: Target, seed: int, count: int) -> int:

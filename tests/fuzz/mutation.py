@@ -13,15 +13,19 @@ NEAR_THE_LIMIT = (60, 63, 64, 65, 66, 200, 450, 900, 985, 995, 1005, 3000)
 """Depths around the parsers' own limits and around Python's limit of recursion."""
 ODD: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2, 3, 0.5, -0.0, 1e300, 1e-320, 255, 256, 65_536, 2**31, 2**32,
-    2**53, 2**63, -(2**63), 10**19, 10**20, 10**40, "", " ", "\0", "\ud800", "\udfff\ud800", "\x1b[2J",
-    "\u202e", "\n", "..", "../../x", "/etc/passwd", "a\\b", "A", "C", "confirm", "NaN", "1e999", "é" * 40, "x" * 5000,
-    "AAAA", "////", "=", [], {}, [[]], [{}], {"": None}, [0] * 300, float("nan"), float("inf"),
+    2**53, 2**63, -(2**63), 10**19, 10**20, 10**40, float("nan"), float("inf"),
+    "", " ", "\0", "\ud800", "\udfff\ud800", "\x1b[2J", "\u202e", "\n", "..", "../../x",
+    "/etc/passwd", "a\\b", "A", "C", "confirm", "NaN", "1e999", "AAAA", "////", "=",
+    "é" * 40, "x" * 5000, [], {}, [[]], [{}], {"": None}, [0] * 300,
 )  # fmt: skip
 TOKENS = (
-    b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-0", b"1E-400", b"9" * 30, b"9" * 5000, b"null", b"true",
-    b"\\ud800", b"\\u0000", b"\x1b[2J", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\0", b"\r\n", b"\n", b"\r",
-    b"\xe2\x80\xa8", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"=", b"#", b"''''", b'"""', b"../",
+    b"NaN", b"Infinity", b"-Infinity", b"1e999", b"-0", b"1E-400", b"9" * 30, b"9" * 5000, b"null",
+    b"true", b"\\ud800", b"\\u0000", b"\x1b[2J", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\0",
+    b"\r\n", b"\n", b"\r", b"\xe2\x80\xa8", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"=",
+    b"#", b"''", b'"""', b"../",
 )  # fmt: skip
+NUMBERS = (b"0", b"-1", b"1", b"9" * 18, b"9" * 25, b"2.5", b"1e5", b"007")
+KEYS = ("", "id", "a.b", "\x1b[2J", "\ud800", "\n", "x" * 300)
 
 
 class Mutator:
@@ -84,8 +88,7 @@ class Mutator:
         while end < len(data) and 48 <= data[end] <= 57:
             end += 1
         if end > at:
-            text = self.rng.choice((b"0", b"-1", b"1", b"9" * 18, b"9" * 25, b"2.5", b"1e5", b"007"))
-            data[at:end] = text
+            data[at:end] = self.rng.choice(NUMBERS)
 
     def odd_json(self, good: Sequence[Any]) -> bytes:
         """A good JSON value with one to three of its parts replaced, dropped, moved or repeated."""
@@ -115,7 +118,9 @@ class Mutator:
         elif isinstance(holder, list):
             holder.insert(key, holder[key])
         else:
-            holder[rng.choice(("", "id", "a.b", "\x1b[2J", "\ud800", "\n", "x" * 300))] = self._odd()
+            holder[rng.choice(("", "id", "a.b", "\x1b[2J", "\ud800", "\n", "x" * 300))] = (
+                self._odd()
+            )
         return value
 
     def _place(self, value: Any) -> tuple[Any, Any]:
@@ -144,8 +149,9 @@ class Mutator:
         if isinstance(value, float):
             return rng.choice((value + 1.5, -value, value * 1e9, 0.0, 1e308, 5e-324))
         if isinstance(value, str):
-            near = (value + "x", value[:-1], value * 2, value.upper(), value + "\x1b[31m", "", "\ud800")
-            return rng.choice((*near, value[:4] * 500, value.replace("A", "/").replace("a", "A")))
+            near = (value + "x", value[:-1], value * 2, value.upper(), value + "\x1b[31m", "")
+            far = ("\ud800", value[:4] * 500, value.replace("A", "/").replace("a", "A"))
+            return rng.choice((*near, *far))
         if isinstance(value, list):
             return rng.choice((value[:-1], value + value, value[::-1], [], [*value, self._odd()]))
         return self._odd()
@@ -158,7 +164,7 @@ class Mutator:
         return value
 
     def spelled(self, value: Any) -> bytes:
-        """The JSON text of a value, now and then too deep, with a key twice or strangely encoded."""
+        """The JSON text of a value, sometimes too deep, with a key twice or strangely encoded."""
         rng = self.rng
         text = json.dumps(value, ensure_ascii=rng.random() < 0.7)
         luck = rng.randrange(40)

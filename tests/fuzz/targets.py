@@ -6,11 +6,11 @@ value, as their callers do, because a value that cannot be used is no success.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,11 @@ from batch_invariance.invariance_diff.cert_reading import lines_of_gates, read_v
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.decode_log import DecodeLogParser
 from batch_invariance.invariance_diff.diff import margins
-from batch_invariance.invariance_diff.evidence import EvidenceEncoder, EvidenceReader, trial_from_fields
+from batch_invariance.invariance_diff.evidence import (
+    EvidenceEncoder,
+    EvidenceReader,
+    trial_from_fields,
+)
 from batch_invariance.invariance_diff.model import Completion
 from batch_invariance.invariance_diff.policy import Candidate, judge
 from batch_invariance.invariance_diff.response import parse_response
@@ -155,10 +159,6 @@ def _chained(records: Sequence[Any]) -> bytes:
 # What is read, and what is done with it.
 
 
-def _lines(data: bytes) -> list[bytes]:
-    return data.splitlines(keepends=True) if b"\r" not in data else list(BytesIO(data))
-
-
 def _certificate(data: bytes) -> None:
     cert = parse_certificate(data)
     cert_is_green(cert)
@@ -266,35 +266,63 @@ def _telemetry(data: bytes) -> None:
 
 def targets(folder: Path) -> tuple[Target, ...]:
     """Every parser; `folder` is for those that read a file by name."""
+    return (*_of_runs(folder), *_of_inputs(), *_of_servers(), *_of_signatures())
+
+
+def _of_runs(folder: Path) -> tuple[Target, ...]:
+    """What a run leaves behind."""
     certificates, evidence = good.certificates(), good.evidence()
-    some = [json.dumps(cert, sort_keys=True, indent=2).encode() + b"\n" for cert in certificates]
     whole = [b"".join(lines) for lines in evidence]
     begun = [b"".join(lines[: len(lines) // 2]) for lines in evidence]
-    to_read = functools.partial
+    resume = partial(_resume, folder)
     return (
         Target("certificate", from_json(certificates), _certificate, CertificateError),
-        Target("verify", from_bytes(some), _compared, CertificateError, share=0.1, accepted=0.0),
+        Target("verify", from_json(certificates), _compared, CertificateError, share=0.1),
         Target("evidence", from_bytes(whole), _evidence, EvidenceError, accepted=0.0),
-        Target("certify", rechained(evidence), _certify, EvidenceError, share=0.4),
-        Target("resume", from_bytes(begun), to_read(_resume, folder), EvidenceError, share=0.5, accepted=0.0),
+        Target("certify", rechained(evidence), _certify, EvidenceError, share=0.3),
+        Target("resume", from_bytes(begun), resume, EvidenceError, share=0.5, accepted=0.0),
+    )
+
+
+def _of_inputs() -> tuple[Target, ...]:
+    """What a user brings."""
+    batch, lm_eval = from_json_lines(good.BATCH), from_json_lines(good.LM_EVAL)
+    either = from_json_lines(good.BATCH + good.LM_EVAL)
+    lines = from_bytes((b"one\ntwo\r\n\nthree",))
+    listed = from_json_lines(good.WORK_SETS)
+    policy, subset = from_bytes(good.TOML[:1]), partial(_toml, read_toml_subset)
+    return (
         Target("work-set", from_json(good.WORK_SETS), _workset, WorkSetError),
-        Target("work-set lines", from_json_lines(good.WORK_SETS), _workset, WorkSetError),
-        Target("openai-batch", from_json_lines(good.BATCH), to_read(_import, ImportFormat.OPENAI_BATCH), WorkSetError),
-        Target("lm-eval", from_json_lines(good.LM_EVAL), to_read(_import, ImportFormat.LM_EVAL), WorkSetError),
-        Target("lines", from_bytes((b"one\ntwo\r\n\nthree",)), to_read(_import, ImportFormat.LINES), WorkSetError),
-        Target("import", from_json_lines(good.BATCH + good.LM_EVAL), to_read(_import, None), WorkSetError),
-        Target("schedule", from_json(good.SCHEDULES), _schedule, ScheduleError),
-        Target("registry", from_bytes(good.TOML[1:]), _registry, RegistryError),
-        Target("policy JSON", from_json(good.POLICIES), to_read(_policy, False), FileFormatError),
-        Target("policy TOML", from_bytes(good.TOML[:1]), to_read(_policy, True), FileFormatError),
-        Target("TOML", from_bytes(good.TOML), to_read(_toml, parse_toml), RegistryError),
-        Target("TOML subset", from_bytes(good.TOML), to_read(_toml, read_toml_subset), RegistryError),
-        Target("GGUF", from_bytes(good.models(), 500), _gguf, GgufError),
-        Target("decode log", from_bytes(good.logs()), _decode_log, Never, accepted=1.0),
+        Target("work-set-lines", listed, _workset, WorkSetError),
+        Target("openai-batch", batch, partial(_import, ImportFormat.OPENAI_BATCH), WorkSetError),
+        Target("lm-eval", lm_eval, partial(_import, ImportFormat.LM_EVAL), WorkSetError),
+        Target("lines", lines, partial(_import, ImportFormat.LINES), WorkSetError),
+        Target("import", either, partial(_import, None), WorkSetError),
+        Target("schedule", from_json(good.SCHEDULES), _schedule, ScheduleError, accepted=0.01),
+        Target("registry", from_bytes(good.TOML[1:]), _registry, RegistryError, accepted=0.01),
+        Target("policy-json", from_json(good.POLICIES), partial(_policy, False), FileFormatError),
+        Target("policy-toml", policy, partial(_policy, True), FileFormatError, accepted=0.005),
+        Target("toml", from_bytes(good.TOML), partial(_toml, parse_toml), RegistryError),
+        Target("toml-subset", from_bytes(good.TOML), subset, RegistryError),
+        Target("gguf", from_bytes(good.models(), 500), _gguf, GgufError),
+    )
+
+
+def _of_servers() -> tuple[Target, ...]:
+    """What a server says; nothing of it may end a run."""
+    return (
+        Target("decode-log", from_bytes(good.logs()), _decode_log, Never, accepted=1.0),
         Target("response", from_json(good.RESPONSES), _response, Never, accepted=1.0),
-        Target("telemetry", from_json(good.SLOTS), _telemetry, Never, accepted=1.0),
+        Target("slots", from_json(good.SLOTS), _telemetry, Never, accepted=1.0),
         Target("metrics", from_bytes(good.METRICS), _telemetry, Never, accepted=1.0),
+    )
+
+
+def _of_signatures() -> tuple[Target, ...]:
+    """Signatures and what they are around."""
+    signature = from_json(good.signatures())
+    return (
         Target("envelope", from_json(good.envelopes()), parse_envelope, FileFormatError),
         Target("statement", from_json(good.STATEMENTS), parse_statement, FileFormatError),
-        Target("signature", from_json(good.signatures()), parse_signature, FileFormatError),
-    )  # fmt: skip
+        Target("signature", signature, parse_signature, FileFormatError, accepted=0.005),
+    )

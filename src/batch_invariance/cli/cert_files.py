@@ -17,10 +17,9 @@ from batch_invariance.invariance_diff.verify import (
     parse_certificate,
     verify_certificate,
 )
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import check_signature
-
-MAX_CERT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +52,9 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     """The certificates among files and folders; folders are searched with all below them.
 
     A file that is named counts as a certificate whatever is in it. In a folder every `*.json`
-    does but hidden ones, those set aside as `*.previous.json`, and well-formed JSON that has not
-    one field of a certificate. Raises UsageError for a path that is not there.
+    does but hidden ones, those set aside as `*.previous.json`, well-formed JSON that has not one
+    field of a certificate, and what is no regular file. Raises UsageError for a path that is not
+    there.
     """
     certificates: dict[str, Path] = {}
     left_out: list[Path] = []
@@ -98,11 +98,12 @@ def verify_file(
 def read_certificate(path: Path) -> bytes:
     """A certificate file's bytes. Raises BatchInvarianceError when it cannot be read."""
     try:
-        if path.stat().st_size > MAX_CERT_BYTES:
-            raise CertificateError(str(path), [f"is larger than {MAX_CERT_BYTES >> 20} MiB"])
-        return path.read_bytes()
+        data = read_at_most(path, MAX_INPUT_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"cannot read {path}: {error.strerror}") from error
+    if data is None:
+        raise CertificateError(str(path), [f"is larger than {MAX_INPUT_BYTES >> 20} MiB"])
+    return data
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -123,7 +124,10 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _is_something_else(path: Path) -> bool:
-    """Whether the file is sound JSON without a single field that every certificate has."""
+    """Whether the file is sound JSON without a single field that every certificate has, or a pipe,
+    which has no end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return True
     try:
         value = json.loads(read_certificate(path))
     except (BatchInvarianceError, ValueError, RecursionError):

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from batch_invariance.cli.cert_files import Found, VerifiedFile, find_certificates, verify_file
 from batch_invariance.cli.ci_output import (
@@ -35,7 +34,9 @@ from batch_invariance.invariance_diff.policy import (
     judge,
 )
 from batch_invariance.invariance_diff.policy_reading import read_policy
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.invariance_diff.strict_json import parse_json
+from batch_invariance.live_invariance.bounded import read_at_most
+from batch_invariance.live_invariance.text import one_line
 from batch_invariance.live_invariance.toml_text import parse_toml
 
 EXAMPLES = """examples:
@@ -132,11 +133,10 @@ def load_policy(path: Path) -> Policy:
     if path.suffix not in (".json", ".toml"):
         raise UsageError(f"--policy {path}: its name must end in .json or .toml")
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_POLICY_BYTES + 1)
+        data = read_at_most(path, MAX_POLICY_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"--policy {path}: {error.strerror}") from error
-    if len(data) > MAX_POLICY_BYTES:
+    if data is None:
         raise FileFormatError(f"policy {path}", [f"is larger than {MAX_POLICY_BYTES >> 20} MiB"])
     return parse_policy(data, path.suffix == ".toml", f"policy {path}")
 
@@ -152,18 +152,9 @@ def parse_policy(data: bytes, is_toml: bool, what: str) -> Policy:
 
 
 def _parse_json(text: str, what: str) -> dict[str, object]:
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ValueError("an object has a key twice")
-        return result
-
-    def no_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON")
-
     try:
-        value = json.loads(text, object_pairs_hook=once, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise FileFormatError(what, [f"is not JSON: {error}"[:200]]) from None
     if not isinstance(value, dict):
         raise FileFormatError(what, ["is not a JSON object"])
@@ -180,23 +171,19 @@ def _head(gated: _Gated) -> str:
 
 def _text(gated: _Gated, style: Style) -> list[str]:
     good = gated.judgement.passed
-    head = _one_line(_head(gated))
+    head = one_line(_head(gated))
     word, _, rest = head.partition("  ")
     lines = [f"{style.verdict(Verdict.GREEN if good else Verdict.RED, word)}  {rest}"]
-    lines += [f"  - {_one_line(str(violation))}" for violation in gated.judgement.violations]
+    lines += [f"  - {one_line(str(violation))}" for violation in gated.judgement.violations]
     for file in gated.files:
         view = file.view
         if view is None or gated.judgement.of(str(file.path)):
             continue
         note = gated.judgement.accepted.get(str(file.path))
         said = f"{view.cell}, {note}" if note else str(view.cell)
-        lines.append(f"  {style.verdict(view.verdict)}  {_one_line(said)}")
-    lines += [f"  left out, no certificate: {_one_line(str(p))}" for p in gated.found.left_out]
+        lines.append(f"  {style.verdict(view.verdict)}  {one_line(said)}")
+    lines += [f"  left out, no certificate: {one_line(str(p))}" for p in gated.found.left_out]
     return lines
-
-
-def _one_line(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
 
 
 def _as_json(gated: _Gated, code: ExitCode) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import shutil
 import sys
@@ -134,12 +135,20 @@ def _choice(args: argparse.Namespace, interruption: Interruption) -> Iterator[Ch
             folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
             model = canary.write_canary(spec, folder)
         else:
-            model = args.model or Path(argv[argv.index("--model") + 1])
+            model = args.model or _model_of(argv)
         choice = ServerChoice(server_bin, model, cell.ctx, UserFlags(cell.server_flags), cell.model)
         yield ChosenCell(header.source, choice, settings, None, None, (), folder)
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _model_of(argv: Sequence[str]) -> Path:
+    """The model that a launch was given. Raises UsageError where its command line names none."""
+    for flag, value in itertools.pairwise(argv):
+        if flag == "--model":
+            return Path(value)
+    raise UsageError("--model: the evidence does not say where the model was; name it")
 
 
 def _finish(args: argparse.Namespace, produced: Produced) -> int:

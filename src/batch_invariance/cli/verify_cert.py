@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from batch_invariance.cli.cert_files import read_certificate
 from batch_invariance.cli.ci_output import (
     add_ci_options,
     ci_targets,
@@ -31,7 +32,7 @@ from batch_invariance.invariance_diff.verify import (
 )
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import SignatureCheck, Signed, check_signature
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import one_line
 
 EXAMPLES = """examples:
   batch-invariance verify-cert certs/model__ctx8192__N4.json
@@ -41,7 +42,6 @@ EXAMPLES = """examples:
 The evidence is looked for beside the certificate, under the name that it gives, and the signature
 under the certificate's own name and .hmac.
 """
-MAX_CERT_BYTES = 1 << 30
 MAX_PROBLEMS = 10
 
 
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if server_flags:
         raise UsageError("verify-cert starts no server: nothing may follow --")
     key = sign_key(args)
-    data = _read(args.certificate)
+    data = read_certificate(args.certificate)
     cert = parse_certificate(data)
     evidence = args.evidence or args.certificate.parent / evidence_name(cert)
     if not os.path.isfile(evidence):
@@ -118,17 +118,9 @@ def _with_signature(cell: CheckedCell, signature: SignatureCheck) -> CheckedCell
     return replace(cell, checks=(*cell.checks, check))
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.stat().st_size > MAX_CERT_BYTES:
-            raise UsageError(f"{path}: larger than {MAX_CERT_BYTES >> 20} MiB, no certificate")
-        return path.read_bytes()
-    except OSError as error:
-        raise BatchInvarianceError(f"cannot read {path}: {error.strerror}") from error
-
-
 def _lines(checked: _Checked, style: Style) -> list[str]:
-    path, result, signature = checked.path, checked.evidence, checked.signature
+    path, result = one_line(str(checked.path)), checked.evidence
+    signature = checked.signature
     derived = result.derived
     lines = []
     if result.promotable and derived is not None:
@@ -139,16 +131,16 @@ def _lines(checked: _Checked, style: Style) -> list[str]:
     elif result.borne_out and derived is not None:
         verdict = style.verdict(derived.verdict)
         lines.append(f"NOT PROMOTABLE  {path}: borne out by its evidence, {verdict}")
-        lines += [f"  - {printable(reason)}" for reason in derived.decision_reasons]
+        lines += [f"  - {one_line(reason)}" for reason in derived.decision_reasons]
         if not derived.decision_reasons:
             lines.append(f"  - its source is {derived.source.value}: no run of a real cell")
     else:
         lines.append(f"REFUSED  {path}: its evidence does not bear it out")
-        lines += [f"  - {printable(problem)}" for problem in result.problems[:MAX_PROBLEMS]]
+        lines += [f"  - {one_line(problem)}" for problem in result.problems[:MAX_PROBLEMS]]
         if len(result.problems) > MAX_PROBLEMS:
             lines.append(f"  - and {len(result.problems) - MAX_PROBLEMS} more")
     if signature.text:
-        lines.append(f"  - {printable(signature.text)}")
+        lines.append(f"  - {one_line(signature.text)}")
     if derived is not None:
         lines += gate_lines(derived.gates, style)
     return lines

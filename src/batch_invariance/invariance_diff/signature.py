@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass, field
 
 from batch_invariance.errors import FileFormatError, UsageError
+from batch_invariance.invariance_diff.strict_json import parse_json
 
 SIGNATURE_SCHEMA = "certificate-hmac/1"
 ALGORITHM = "HMAC-SHA256"
@@ -78,8 +79,8 @@ class Signature:
 def parse_signature(data: bytes) -> Signature:
     """The signature in a JSON file. Raises FileFormatError for anything else."""
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError):
+        value = parse_json(data)
+    except ValueError:
         raise FileFormatError("signature", ["is not JSON"]) from None
     if not isinstance(value, dict) or tuple(sorted(value)) != _FIELDS:
         raise FileFormatError("signature", [f"is not an object of {', '.join(_FIELDS)}"])

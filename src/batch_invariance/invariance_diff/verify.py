@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from batch_invariance.errors import CertificateError, EvidenceError
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import Source, Status
+from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verdict import ARMED_ONLY
+from batch_invariance.invariance_diff.workset_json import bare
 
 REQUIRED_FIELDS = ("model", "ctx", "dispatch_n", "status", "source")
 HEADLINES = ("status", "verdict", "promotable")
@@ -49,8 +51,8 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     Raises CertificateError unless it is one object with the required fields.
     """
     try:
-        value = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(data)
+    except ValueError as error:
         raise CertificateError("certificate", [f"is not JSON: {error}"[:200]]) from None
     if not isinstance(value, dict):
         raise CertificateError("certificate", ["is not a JSON object"])
@@ -58,17 +60,6 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     if missing:
         raise CertificateError("certificate", [f"lacks {name!r}" for name in missing])
     return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return result
 
 
 def evidence_name(cert: Mapping[str, Any]) -> str:
@@ -108,7 +99,7 @@ def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Ve
     again = json.loads(derived.to_bytes())
     for name in sorted(cert.keys() | again.keys(), key=lambda n: (n not in HEADLINES, n)):
         if name not in again:
-            problems.append(f"{name}: not a field of a certificate")
+            problems.append(f"{bare(name)}: not a field of a certificate")
         elif name not in cert:
             problems.append(f"{name}: missing, the evidence gives {_short(again[name])}")
         elif not _same(cert[name], again[name]):

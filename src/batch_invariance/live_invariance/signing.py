@@ -11,6 +11,7 @@ from pathlib import Path
 
 from batch_invariance.errors import BatchInvarianceError, FileFormatError, UsageError
 from batch_invariance.invariance_diff.signature import Signature, SigningKey, parse_signature
+from batch_invariance.live_invariance.bounded import read_at_most
 from batch_invariance.live_invariance.store import previous_path, set_aside, write_atomic
 
 MAX_KEY_BYTES = 1 << 16
@@ -54,14 +55,15 @@ def read_signature(certificate: Path) -> Signature | None:
     Raises BatchInvarianceError where it cannot be read, FileFormatError where it is none.
     """
     path = signature_path(certificate)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_SIGNATURE_BYTES + 1)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return None
+    if not os.path.isfile(path):
+        raise BatchInvarianceError(f"cannot read {path}: it is no regular file")
+    try:
+        data = read_at_most(path, MAX_SIGNATURE_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > MAX_SIGNATURE_BYTES:
+    if data is None:
         raise FileFormatError("signature", [f"is larger than {MAX_SIGNATURE_BYTES} bytes"])
     return parse_signature(data)
 

@@ -228,7 +228,9 @@ class CellLock:
     def _try_lock(self) -> int | None:
         import fcntl
 
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        # A link there would have us make or lock a file elsewhere.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed the file between our open and our lock.

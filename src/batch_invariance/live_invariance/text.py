@@ -11,3 +11,8 @@ def printable(text: str) -> str:
         else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
+
+
+def one_line(text: str) -> str:
+    """`printable`, with newlines escaped too: no text of a file can begin a line of ours."""
+    return printable(text).replace("\n", "\\n")
