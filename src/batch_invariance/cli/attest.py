@@ -114,7 +114,8 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         }
         print(json.dumps(report))
     else:
-        print(f"{printable(str(args.output))}: {result.value}, {attested.view.cell}")
+        cell = printable(str(attested.view.cell))
+        print(f"{printable(str(args.output))}: {result.value}, {cell}")
     return code
 
 
@@ -187,7 +188,7 @@ def _verify(args: argparse.Namespace) -> int:
         }
         print(json.dumps(report))
     else:
-        print(f"{args.verify}: the HMAC fits; it says {result} of")
+        print(f"{printable(str(args.verify))}: the HMAC fits; it says {result} of")
         for artifact in said.subjects:
             print(f"  {artifact.sha256}  {printable(artifact.name)}")
     return code

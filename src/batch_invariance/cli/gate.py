@@ -36,7 +36,7 @@ from batch_invariance.invariance_diff.policy import (
 from batch_invariance.invariance_diff.policy_reading import read_policy
 from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.live_invariance.bounded import read_at_most
-from batch_invariance.live_invariance.text import one_line
+from batch_invariance.live_invariance.text import printable
 from batch_invariance.live_invariance.toml_text import parse_toml
 
 EXAMPLES = """examples:
@@ -171,18 +171,18 @@ def _head(gated: _Gated) -> str:
 
 def _text(gated: _Gated, style: Style) -> list[str]:
     good = gated.judgement.passed
-    head = one_line(_head(gated))
+    head = printable(_head(gated))
     word, _, rest = head.partition("  ")
     lines = [f"{style.verdict(Verdict.GREEN if good else Verdict.RED, word)}  {rest}"]
-    lines += [f"  - {one_line(str(violation))}" for violation in gated.judgement.violations]
+    lines += [f"  - {printable(str(violation))}" for violation in gated.judgement.violations]
     for file in gated.files:
         view = file.view
         if view is None or gated.judgement.of(str(file.path)):
             continue
         note = gated.judgement.accepted.get(str(file.path))
         said = f"{view.cell}, {note}" if note else str(view.cell)
-        lines.append(f"  {style.verdict(view.verdict)}  {one_line(said)}")
-    lines += [f"  left out, no certificate: {one_line(str(p))}" for p in gated.found.left_out]
+        lines.append(f"  {style.verdict(view.verdict)}  {printable(said)}")
+    lines += [f"  left out, no certificate: {printable(str(p))}" for p in gated.found.left_out]
     return lines
 
 

@@ -24,9 +24,9 @@ from batch_invariance.cli import (
     workset,
 )
 from batch_invariance.cli.exit_codes import EPILOG
-from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.errors import BatchInvarianceError, ServerError
 from batch_invariance.live_invariance.interrupts import interruptible
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import printable, printable_lines
 
 VERBS = (
     run_live,
@@ -73,7 +73,9 @@ def main(argv: Sequence[str]) -> int:
             code: int = args.run(args, words[cut + 1 :])
             return code
     except BatchInvarianceError as error:
-        text = printable(str(error))
+        # Only the end of a server's log has lines of its own.
+        show = printable_lines if isinstance(error, ServerError) else printable
+        text = show(str(error))
         print(f"batch-invariance: {text}", file=sys.stderr)
         if args.json:
             print(json.dumps({"error": str(error), "exit_code": error.exit_code}))

@@ -44,11 +44,11 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
             "this schedule, these server lifetimes."
         )
     lines += [
-        f"certificate  {produced.paths.certificate}",
-        f"evidence     {produced.paths.evidence}",
+        f"certificate  {printable(str(produced.paths.certificate))}",
+        f"evidence     {printable(str(produced.paths.evidence))}",
     ]
     if produced.signature is not None:
-        lines.append(f"signature    {produced.signature}")
+        lines.append(f"signature    {printable(str(produced.signature))}")
     lines.append(f"next         {next_command}")
     return "\n".join(lines) + "\n"
 
@@ -111,7 +111,7 @@ def _token(token: int | None) -> str:
 
 
 def _visible(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
+    return printable(text)
 
 
 def _bound(cert: Certificate) -> str:

@@ -32,7 +32,7 @@ from batch_invariance.invariance_diff.verify import (
 )
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import SignatureCheck, Signed, check_signature
-from batch_invariance.live_invariance.text import one_line
+from batch_invariance.live_invariance.text import printable
 
 EXAMPLES = """examples:
   batch-invariance verify-cert certs/model__ctx8192__N4.json
@@ -119,7 +119,7 @@ def _with_signature(cell: CheckedCell, signature: SignatureCheck) -> CheckedCell
 
 
 def _lines(checked: _Checked, style: Style) -> list[str]:
-    path, result = one_line(str(checked.path)), checked.evidence
+    path, result = printable(str(checked.path)), checked.evidence
     signature = checked.signature
     derived = result.derived
     lines = []
@@ -131,16 +131,16 @@ def _lines(checked: _Checked, style: Style) -> list[str]:
     elif result.borne_out and derived is not None:
         verdict = style.verdict(derived.verdict)
         lines.append(f"NOT PROMOTABLE  {path}: borne out by its evidence, {verdict}")
-        lines += [f"  - {one_line(reason)}" for reason in derived.decision_reasons]
+        lines += [f"  - {printable(reason)}" for reason in derived.decision_reasons]
         if not derived.decision_reasons:
             lines.append(f"  - its source is {derived.source.value}: no run of a real cell")
     else:
         lines.append(f"REFUSED  {path}: its evidence does not bear it out")
-        lines += [f"  - {one_line(problem)}" for problem in result.problems[:MAX_PROBLEMS]]
+        lines += [f"  - {printable(problem)}" for problem in result.problems[:MAX_PROBLEMS]]
         if len(result.problems) > MAX_PROBLEMS:
             lines.append(f"  - and {len(result.problems) - MAX_PROBLEMS} more")
     if signature.text:
-        lines.append(f"  - {one_line(signature.text)}")
+        lines.append(f"  - {printable(signature.text)}")
     if derived is not None:
         lines += gate_lines(derived.gates, style)
     return lines

@@ -31,7 +31,7 @@ def parse_json(data: bytes | str) -> Any:
 
 def _check_depth(value: object) -> None:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         inner: list[object] = []
         for node in level:
             if isinstance(node, dict):

@@ -71,7 +71,7 @@ def evidence_name(cert: Mapping[str, Any]) -> str:
     name = evidence.get("file") if isinstance(evidence, dict) else None
     if not isinstance(name, str) or not name:
         raise CertificateError("certificate", ["names no evidence: it can be shown, not verified"])
-    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    if "/" in name or "\\" in name or not name.isprintable() or name in (".", ".."):
         raise CertificateError("certificate", ["the evidence's name is not a plain file name"])
     return name
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """`text` with everything but newlines and printable characters escaped, as in `\\x1b`."""
+    """`text` in one line: everything but printable characters escaped, as in `\\x1b` and `\\n`.
+
+    No text of a file or a server can then begin a line of ours.
+    """
+    return printable_lines(text).replace("\n", "\\n")
+
+
+def printable_lines(text: str) -> str:
+    """`text` with everything but newlines and printable characters escaped."""
     return "".join(
         char
         if char == "\n" or char.isprintable()
         else char.encode("unicode_escape").decode("ascii")
         for char in text
     )
-
-
-def one_line(text: str) -> str:
-    """`printable`, with newlines escaped too: no text of a file can begin a line of ours."""
-    return printable(text).replace("\n", "\\n")
