@@ -181,6 +181,9 @@ RESPONSES: tuple[Any, ...] = (
     {"error": {"code": 500, "message": "boom", "type": "server_error"}},
     {"choices": [{"finish_reason": None, "message": {"content": None}}]},
 )
+_TOPS = [{"id": 7, "logprob": -0.25}, {"id": 8, "logprob": -1.5}]
+_ROWS = [{"id": n, "bytes": [n], "top_logprobs": _TOPS} for n in (104, 195, 169)]
+TIES: tuple[Any, ...] = ({"choices": [{"logprobs": {"content": _ROWS}}]},)
 SLOTS: tuple[Any, ...] = (
     [{"id": 0, "is_processing": True}, {"id": 1, "is_processing": False}],
     [{"id": 0, "state": 1, "id_task": 5}, {"state": 0}],

@@ -30,6 +30,7 @@ from batch_invariance.formats.dsse import parse_envelope
 from batch_invariance.formats.gguf import model_shape, read_header
 from batch_invariance.formats.intoto import parse_statement
 from batch_invariance.formats.toml_subset import read_toml_subset
+from batch_invariance.invariance_diff.boundary_workset import ties_of
 from batch_invariance.invariance_diff.budget import project
 from batch_invariance.invariance_diff.cert_reading import lines_of_gates, read_view
 from batch_invariance.invariance_diff.certificate import certify
@@ -313,6 +314,7 @@ def _of_servers() -> tuple[Target, ...]:
     return (
         Target("decode-log", from_bytes(good.logs()), _decode_log, Never, accepted=1.0),
         Target("response", from_json(good.RESPONSES), _response, Never, accepted=1.0),
+        Target("ties", from_json(good.TIES), partial(ties_of, 0), Never, accepted=1.0),
         Target("slots", from_json(good.SLOTS), _telemetry, Never, accepted=1.0),
         Target("metrics", from_bytes(good.METRICS), _telemetry, Never, accepted=1.0),
     )
