@@ -82,12 +82,16 @@ def set_aside_signed(certificate: Path, others: Sequence[Path] = ()) -> tuple[Pa
     """`set_aside` for a certificate with its signature, then `others`.
 
     A previous signature never stays beside a previous certificate that it does not belong to.
+    Raises UsageError when a file cannot be renamed or removed.
     """
     signature = signature_path(certificate)
     moved = set_aside([certificate, signature, *others])
     stale = previous_path(signature)
     if previous_path(certificate) in moved and stale not in moved:
-        stale.unlink(missing_ok=True)
+        try:
+            stale.unlink(missing_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot remove the older {stale}: {error.strerror}") from error
     return moved
 
 
