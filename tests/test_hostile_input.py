@@ -323,7 +323,7 @@ def test_evidence_without_a_model_on_its_command_line_asks_for_one(
         paths = cell_paths(tmp_path, "toy", 512, 2)
         paths.evidence.write_bytes(b"".join(encode(records[:4])))
         assert main(["resume", str(paths.evidence)]) == 2
-        assert "--model: the evidence does not say" in capsys.readouterr().err
+        assert "--model: needed" in capsys.readouterr().err
 
 
 # Links, pipes, devices.
