@@ -11,28 +11,31 @@ from pathlib import Path
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
 from batch_invariance.invariance_diff.certificate import Certificate
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
     parse_certificate,
     verify_certificate,
 )
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.evidence_file import read_lines
-
-MAX_CERT_BYTES = 1 << 30
+from batch_invariance.live_invariance.signing import check_signature
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
     """A certificate file and what became of it. `view` is None where the file is no certificate;
     `problems` is empty only where its evidence bears it out; `derived` is what the evidence gives,
-    None where it gives nothing."""
+    None where it gives nothing; `signature_fault` says what a signature that was asked for
+    lacks."""
 
     path: Path
     data: bytes
     view: CertView | None
     problems: tuple[str, ...]
     derived: Certificate | None = None
+    signature_fault: str | None = None
 
     @property
     def borne_out(self) -> bool:
@@ -52,8 +55,9 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     """The certificates among files and folders; folders are searched with all below them.
 
     A file that is named counts as a certificate whatever is in it. In a folder every `*.json`
-    does but hidden ones, those set aside as `*.previous.json`, and well-formed JSON that has not
-    one field of a certificate. Raises UsageError for a path that is not there.
+    does but hidden ones, those set aside as `*.previous.json`, well-formed JSON that has not one
+    field of a certificate, and what is no regular file. Raises UsageError for a path that is not
+    there.
     """
     certificates: dict[str, Path] = {}
     left_out: list[Path] = []
@@ -71,9 +75,12 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     return Found(tuple(certificates.values()), tuple(left_out))
 
 
-def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
-    """Reads one certificate and derives it again from the evidence, which is looked for beside
-    it. Nothing is raised for what is wrong with the files: it is listed."""
+def verify_file(
+    path: Path, evidence: Path | None = None, key: SigningKey | None = None
+) -> VerifiedFile:
+    """Reads one certificate, derives it again from the evidence, which is looked for beside it, and
+    checks its signature where there is a key. Nothing is raised for what is wrong with the files:
+    it is listed."""
     data, view = b"", None
     try:
         data = read_certificate(path)
@@ -86,17 +93,20 @@ def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
-    return VerifiedFile(path, data, view, problems, result.derived)
+    signature = check_signature(path, data, key)
+    fault = None if signature.holds else signature.text
+    return VerifiedFile(path, data, view, problems, result.derived, fault)
 
 
 def read_certificate(path: Path) -> bytes:
     """A certificate file's bytes. Raises BatchInvarianceError when it cannot be read."""
     try:
-        if path.stat().st_size > MAX_CERT_BYTES:
-            raise CertificateError(str(path), [f"is larger than {MAX_CERT_BYTES >> 20} MiB"])
-        return path.read_bytes()
+        data = read_at_most(path, MAX_INPUT_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"cannot read {path}: {error.strerror}") from error
+    if data is None:
+        raise CertificateError(str(path), [f"is larger than {MAX_INPUT_BYTES >> 20} MiB"])
+    return data
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -117,7 +127,10 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _is_something_else(path: Path) -> bool:
-    """Whether the file is sound JSON without a single field that every certificate has."""
+    """Whether the file is sound JSON without a single field that every certificate has, or a pipe,
+    which has no end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return True
     try:
         value = json.loads(read_certificate(path))
     except (BatchInvarianceError, ValueError, RecursionError):

@@ -29,9 +29,9 @@ from batch_invariance.cli import (
 )
 from batch_invariance.cli.exit_codes import EPILOG
 from batch_invariance.cli.style import Speaker
-from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.errors import BatchInvarianceError, ServerError
 from batch_invariance.live_invariance.interrupts import interruptible
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import printable, printable_lines
 
 VERBS = (
     run_live,
@@ -80,7 +80,9 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.flush()
             return code
     except BatchInvarianceError as error:
-        text = printable(str(error))
+        # Only the end of a server's log has lines of its own.
+        show = printable_lines if isinstance(error, ServerError) else printable
+        text = show(str(error))
         Speaker(sys.stderr).say(f"batch-invariance: {text}\n")
         if args.json:
             report = {"error": str(error), "exit_code": error.exit_code}

@@ -174,7 +174,7 @@ def _token(token: int | None) -> str:
 
 
 def _visible(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
+    return printable(text)
 
 
 def _overlap(overlap: ProbeOverlap) -> str:

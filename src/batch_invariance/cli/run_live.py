@@ -32,6 +32,7 @@ from batch_invariance.cli.run_options import (
     load_scorer,
     prepared,
 )
+from batch_invariance.cli.sign_options import SIGN_HELP, add_sign_option, sign_key
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import UsageError
@@ -83,6 +84,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_safety_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and start nothing")
     add_output_options(parser)
+    add_sign_option(parser, SIGN_HELP)
     add_ci_options(parser)
     parser.set_defaults(run=run)
 
@@ -90,6 +92,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     """Carries the verb out and returns the exit code."""
     targets = ci_targets(args)
+    key = sign_key(args)
     with chosen_cell(args, server_flags) as cell:
         if args.cert_source not in (None, cell.source.value):
             raise UsageError(
@@ -108,7 +111,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         began = time.monotonic()
         conduct, progress = conduct_from(args, header)
         try:
-            produced = produce(header, launcher, scorer, args.out_dir, conduct)
+            produced = produce(header, launcher, scorer, args.out_dir, conduct, key)
         finally:
             progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])

@@ -39,10 +39,12 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
             "this schedule, these server lifetimes."
         )
     lines += [
-        f"certificate  {produced.paths.certificate}",
-        f"evidence     {produced.paths.evidence}",
-        f"next         {next_command}",
+        f"certificate  {printable(str(produced.paths.certificate))}",
+        f"evidence     {printable(str(produced.paths.evidence))}",
     ]
+    if produced.signature is not None:
+        lines.append(f"signature    {printable(str(produced.signature))}")
+    lines.append(f"next         {next_command}")
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +106,7 @@ def _token(token: int | None) -> str:
 
 
 def _visible(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
+    return printable(text)
 
 
 def _bound(cert: Certificate) -> str:
@@ -216,6 +218,7 @@ def as_json(produced: Produced, exit_code: int) -> dict[str, object]:
         "first_divergent_id": None if entry is None else entry.id,
         "certificate": _path(produced.paths.certificate),
         "evidence": _path(produced.paths.evidence),
+        "signature": None if produced.signature is None else _path(produced.signature),
         "exit_code": exit_code,
     }
 

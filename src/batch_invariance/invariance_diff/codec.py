@@ -17,6 +17,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from batch_invariance.errors import EvidenceError
+from batch_invariance.invariance_diff.workset_json import bare
 
 T = TypeVar("T")
 SHOWN_LIMIT = 60
@@ -78,7 +79,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     if origin is not None and issubclass(origin, Mapping):
         if isinstance(value, dict):
             inner = typing.get_args(hint)[1]
-            return {k: _decode(inner, v, f"{where}.{k}") for k, v in value.items()}
+            return {k: _decode(inner, v, f"{where}.{bare(k)}") for k, v in value.items()}
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, value, where)
     elif isinstance(hint, type) and issubclass(hint, Enum):

@@ -285,6 +285,8 @@ def _check_header(header: Header) -> None:
     n, drift = header.cell.dispatch_n, header.plan.logit_drift
     if not 1 <= n <= MAX_SLOTS:
         raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_SLOTS}"])
+    if header.cell.ctx < 1:
+        raise EvidenceError("evidence", ["the cell's context holds no token"])
     if header.cell.n_ubatch < 1:
         raise EvidenceError("evidence", ["the cell's micro-batch holds no token"])
     if drift is None or drift == "bits":
@@ -307,6 +309,9 @@ def measure(records: Iterable[Record]) -> Facts:
         raise EvidenceError("evidence", [f"unknown rules: version {header.rules_version}"])
     _check_header(header)
     fold = Fold(header)
-    for record in iterator:
-        fold.feed(record)
+    for line, record in enumerate(iterator, start=2):
+        try:
+            fold.feed(record)
+        except EvidenceError as error:
+            raise EvidenceError("evidence", [f"line {line}: {error.issues[0]}"]) from None
     return fold.finish()

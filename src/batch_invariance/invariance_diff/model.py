@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+MAX_MAGNITUDE = 1e100
+"""Of a recorded score or time; sums and ratios of such numbers are finite."""
+
 
 class Arm(str, Enum):
     """Which part of a run a trial belongs to.

@@ -23,7 +23,8 @@ MAX_COUNT = 1 << 53
 def parse_response(status: int, body: bytes, max_tokens: int) -> Completion | Failure:
     """Reads one HTTP answer. `max_tokens` is what was asked for, to tell a stop at the context."""
     try:
-        document = json.loads(body)
+        # Bytes would let UTF-16 and halves of surrogate pairs through, which no evidence keeps.
+        document = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as fault:
         if status != 200:
             return Failure(FailureKind.HTTP_ERROR, _clip(body.decode("utf-8", "replace")), status)

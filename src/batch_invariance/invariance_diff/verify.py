@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from batch_invariance.errors import CertificateError, EvidenceError
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import Source, Status
+from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verdict import ARMED_ONLY
+from batch_invariance.invariance_diff.workset_json import bare
 
 REQUIRED_FIELDS = ("model", "ctx", "dispatch_n", "status", "source")
+HEADLINES = ("status", "verdict", "promotable")
+"""What a reader must see first of all that does not agree."""
 GREEN_SOURCES = (Source.LIVE.value, Source.ENDPOINT.value)
 
 
@@ -47,8 +51,8 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     Raises CertificateError unless it is one object with the required fields.
     """
     try:
-        value = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(data)
+    except ValueError as error:
         raise CertificateError("certificate", [f"is not JSON: {error}"[:200]]) from None
     if not isinstance(value, dict):
         raise CertificateError("certificate", ["is not a JSON object"])
@@ -56,17 +60,6 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     if missing:
         raise CertificateError("certificate", [f"lacks {name!r}" for name in missing])
     return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return result
 
 
 def evidence_name(cert: Mapping[str, Any]) -> str:
@@ -78,7 +71,7 @@ def evidence_name(cert: Mapping[str, Any]) -> str:
     name = evidence.get("file") if isinstance(evidence, dict) else None
     if not isinstance(name, str) or not name:
         raise CertificateError("certificate", ["names no evidence: it can be shown, not verified"])
-    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    if "/" in name or "\\" in name or not name.isprintable() or name in (".", ".."):
         raise CertificateError("certificate", ["the evidence's name is not a plain file name"])
     return name
 
@@ -104,9 +97,9 @@ def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Ve
     if isinstance(said, dict) and said.get("sha256") != derived.evidence.sha256:
         problems.append("evidence: its SHA-256 is not the one in the certificate")
     again = json.loads(derived.to_bytes())
-    for name in sorted(cert.keys() | again.keys()):
+    for name in sorted(cert.keys() | again.keys(), key=lambda n: (n not in HEADLINES, n)):
         if name not in again:
-            problems.append(f"{name}: not a field of a certificate")
+            problems.append(f"{bare(name)}: not a field of a certificate")
         elif name not in cert:
             problems.append(f"{name}: missing, the evidence gives {_short(again[name])}")
         elif not _same(cert[name], again[name]):

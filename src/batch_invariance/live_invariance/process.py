@@ -22,7 +22,7 @@ from batch_invariance.errors import ServerError
 from batch_invariance.live_invariance import guardian
 from batch_invariance.live_invariance.procfs import kill_tree
 from batch_invariance.live_invariance.store import require_posix
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import printable_lines
 
 START_LIMIT_S = 30.0
 STOP_GRACE_S = 3.0
@@ -187,7 +187,7 @@ class OwnedProcess:
                 data = file.read(max_bytes)
         except OSError:
             return ""
-        return printable(data.decode("utf-8", "replace"))
+        return printable_lines(data.decode("utf-8", "replace"))
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> ExitStatus:
         """Bring the server and its group down: TERM, TERM after `grace_s`, KILL after `grace_s`.

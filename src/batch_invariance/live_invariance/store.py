@@ -17,6 +17,7 @@ from typing import BinaryIO
 from batch_invariance.errors import BatchInvarianceError, UsageError
 
 EVIDENCE_SUFFIX = ".evidence.jsonl"
+SIGNATURE_SUFFIX = ".json.hmac"
 TEMPORARY_PREFIX = ".tmp-"
 LOCK_NAME = ".batch-invariance.lock"
 # File systems allow 255 bytes; this leaves room for the cell's figures and the longest suffix.
@@ -155,7 +156,8 @@ def cell_paths(out_dir: Path, model: str, ctx: int, n: int) -> CellPaths:
 
 def previous_path(path: Path) -> Path:
     """`x.json` as `x.previous.json`, `x.evidence.jsonl` as `x.previous.evidence.jsonl`."""
-    suffix = EVIDENCE_SUFFIX if path.name.endswith(EVIDENCE_SUFFIX) else path.suffix
+    long = (EVIDENCE_SUFFIX, SIGNATURE_SUFFIX)
+    suffix = next((end for end in long if path.name.endswith(end)), path.suffix)
     return path.with_name(f"{path.name.removesuffix(suffix)}.previous{suffix}")
 
 
@@ -247,7 +249,9 @@ class OutDirLock:
     def _try_lock(self) -> int | None:
         import fcntl
 
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        # A link there would have us make or lock a file elsewhere.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed the file between our open and our lock.
