@@ -31,6 +31,7 @@ from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
     ServerKnowledge,
+    batch_layout,
     check_settings,
     find_server,
     know_server,
@@ -147,6 +148,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
             ctx=chosen.server.ctx,
             model_file=chosen.server.model.name,
             request_timeout_s=args.request_timeout,
+            layout=batch_layout(chosen.server, known),
         )
         launcher = _launcher(args, chosen, known)
         progress = ProbeProgress(request, sys.stderr, quiet=args.quiet)
