@@ -56,7 +56,8 @@ def test_nothing_sticks_out_sideways(chromium: Chromium, page: Path, width: int)
     script = """
         d.querySelectorAll('details').forEach((x) => { x.open = true });
         const root = d.documentElement;
-        const out = [...d.querySelectorAll('body *')].filter((x) => !x.parentElement.closest('.x, svg')
+        const out = [...d.querySelectorAll('body *')].filter((x) =>
+            !x.parentElement.closest('.x, svg')
             && x.getBoundingClientRect().right > root.clientWidth + 1).map((x) => x.outerHTML);
         return [root.scrollWidth, root.clientWidth, out.map((x) => x.slice(0, 120))];
     """
