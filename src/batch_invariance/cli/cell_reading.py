@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from batch_invariance.cli.cert_files import verify_file
-from batch_invariance.errors import BatchInvarianceError, CertificateError
+from batch_invariance.cli.cert_files import Taker, verify_file
 from batch_invariance.invariance_diff.certificate import Certificate
-from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.report_data import (
     CellReport,
     Detail,
@@ -17,11 +16,10 @@ from batch_invariance.invariance_diff.report_data import (
     certificate_of,
     wanted_answers,
 )
-from batch_invariance.invariance_diff.report_evidence import RunCollector, RunView
-from batch_invariance.invariance_diff.verify import evidence_name, parse_certificate
-from batch_invariance.live_invariance.evidence_file import read_lines
+from batch_invariance.invariance_diff.report_evidence import RunCollector
 
-CHANGED = "the evidence changed while it was read"
+NOTHING = Detail(0, 0, 0, 0, 0, 0)
+"""Nothing of the evidence is shown."""
 
 
 def read_cell(path: Path, detail: Detail | None, evidence: Path | None = None) -> CellReport:
@@ -30,33 +28,27 @@ def read_cell(path: Path, detail: Detail | None, evidence: Path | None = None) -
     Without `detail` the evidence is verified and nothing is taken from it. Nothing is raised for
     what is wrong with the files: it is listed.
     """
-    file = verify_file(path, evidence)
-    problems, certificate, run = file.problems, None, None
-    if file.view is not None:
-        fields = parse_certificate(file.data)
-        certificate = certificate_of(fields)
-        if certificate is not None and detail is not None and not problems:
-            try:
-                run = _read_run(evidence or _beside(path, fields), certificate, detail)
-            except BatchInvarianceError as error:
-                problems = (str(error),)
-    return cell_report(
-        str(path), file.view, certificate, problems, run, detail or Detail(0, 0, 0, 0, 0, 0)
-    )
+    look = _Look(detail)
+    file = verify_file(path, evidence, look)
+    certificate = look.certificate if file.view is not None else None
+    run = None if look.collector is None or file.problems else look.collector.view()
+    return cell_report(str(path), file.view, certificate, file.problems, run, detail or NOTHING)
 
 
-def _beside(path: Path, fields: Mapping[str, object]) -> Path:
-    return path.parent / evidence_name(fields)
+class _Look:
+    """Reads a certificate's JSON as its own type, and makes what collects from its evidence."""
 
+    def __init__(self, detail: Detail | None) -> None:
+        self._detail = detail
+        self.certificate: Certificate | None = None
+        self.collector: RunCollector | None = None
 
-def _read_run(path: Path, certificate: Certificate, detail: Detail) -> RunView | None:
-    collector = RunCollector(wanted_answers(certificate, detail))
-    reader = EvidenceReader(read_lines(path))
-    for record in reader:
-        collector.feed(record)
-    if reader.sha256 != certificate.evidence.sha256:
-        raise CertificateError("certificate", [CHANGED])
-    return collector.view()
+    def __call__(self, fields: Mapping[str, Any]) -> Taker | None:
+        self.certificate = certificate_of(fields)
+        if self.certificate is None or self._detail is None:
+            return None
+        self.collector = RunCollector(wanted_answers(self.certificate, self._detail))
+        return self.collector.feed
 
 
 def bytes_to_read(paths: Sequence[Path]) -> int:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
+from batch_invariance.invariance_diff.records import Record
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
@@ -19,6 +21,8 @@ from batch_invariance.invariance_diff.verify import (
 from batch_invariance.live_invariance.evidence_file import read_lines
 
 MAX_CERT_BYTES = 1 << 30
+Taker = Callable[[Record], object]
+"""What is shown every record of the evidence, while it is read for the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +72,24 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     return Found(tuple(certificates.values()), tuple(left_out))
 
 
-def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
+def verify_file(
+    path: Path,
+    evidence: Path | None = None,
+    taker_for: Callable[[Mapping[str, Any]], Taker | None] | None = None,
+) -> VerifiedFile:
     """Reads one certificate and derives it again from the evidence, which is looked for beside
-    it. Nothing is raised for what is wrong with the files: it is listed."""
+    it. `taker_for` gets the certificate's JSON before the evidence is read. Nothing is raised for
+    what is wrong with the files: it is listed."""
     data, view = b"", None
     try:
         data = read_certificate(path)
         cert = parse_certificate(data)
         view = read_view(cert)
+        taker = None if taker_for is None else taker_for(cert)
         beside = evidence or path.parent / evidence_name(cert)
         if not os.path.isfile(beside):
             return VerifiedFile(path, data, view, (f"there is no evidence at {beside}",))
-        result = verify_certificate(data, read_lines(beside))
+        result = verify_certificate(data, read_lines(beside), taker)
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
