@@ -12,6 +12,7 @@ import shlex
 import shutil
 import stat
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,12 @@ from batch_invariance.formats.html_charts import octave_of
 from batch_invariance.formats.html_markup import element
 from batch_invariance.formats.html_page import draw_cell
 from batch_invariance.formats.html_style import DARK, LIGHT
+from batch_invariance.invariance_diff.codewords import with_codewords
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.report_data import FULL, detail_for
 from batch_invariance.invariance_diff.report_repeat import repeat_of
 from batch_invariance.invariance_diff.report_words import GATE_QUESTIONS, Standing
+from batch_invariance.profiles.spark.generate import SparkPlan, generate
 from ci_fixtures import AMBER, RED, UNVERIFIED, call, unchanged, write_cert
 from report_fixtures import (
     FOREIGN,
@@ -283,7 +286,7 @@ def test_a_real_cell_is_drawn_on_its_clock(
     label = str(charts[0].attributes["aria-label"])
     for arm in ("A ", "A2 ", "B ", "C ", "confirm ", "P "):
         assert f"{arm}" in label
-    assert {n.classes[0] for n in charts[0].all("path")} >= {"a-a", "a-a2", "a-b", "a-c", "a-p"}
+    assert {n.classes[1] for n in charts[0].all("path")} >= {"a-a", "a-a2", "a-b", "a-c", "a-p"}
     whole = charts[1]
     names = {title.text.split(",")[0] for title in whole.all("title")}
     assert "code-output" in names
@@ -355,7 +358,7 @@ def test_the_command_to_repeat_is_one_that_the_program_takes(name: str) -> None:
     cell = read_cell(path, FULL)
     assert cell.certificate is not None
     assert cell.run is not None
-    repeat = repeat_of(cell.certificate, cell.run.header.plan)
+    repeat = repeat_of(cell.certificate, cell.run.header)
     assert repeat.command is not None
     words = shlex.split(repeat.command)
     assert words[0] == "batch-invariance"
@@ -376,6 +379,28 @@ def test_the_command_to_repeat_is_one_that_the_program_takes(name: str) -> None:
         assert args.model.name == cert["subject"]["model"]["file"]
         assert str(args.workset) == cert["workset"]["name"]
         assert any(cert["workset_sha256"] in note for note in repeat.notes)
+
+
+def test_the_command_names_the_profile_and_the_codewords() -> None:
+    """The profile's work-set is generated, so its options stand in the items alone."""
+    cell = read_cell(LIVE / "demo_short_live_cert.json", FULL)
+    assert cell.run is not None
+    assert cell.certificate is not None
+    header, certificate = cell.run.header, cell.certificate
+    plan = SparkPlan(7, 2048, fills=(0.05, 0.3), per_family=2)
+    made = generate(plan, lambda messages: sum(len(m.content.split()) for m in messages)).workset
+    worded = with_codewords(made, 7)
+    certificate = replace(
+        certificate,
+        workset=replace(certificate.workset, name=made.name),
+        scorer=replace(certificate.scorer, name="spark"),
+    )
+    plain = repeat_of(certificate, replace(header, workset=made)).command
+    assert plain is not None
+    assert plain.endswith("--profile spark --fills 0.05,0.3 --per-family 2")
+    assert repeat_of(certificate, replace(header, workset=worded)).command == f"{plain} --codewords"
+    other = replace(certificate, scorer=replace(certificate.scorer, name="exact_match"))
+    assert "--scorer exact_match" in str(repeat_of(other, header).command)
 
 
 def test_without_evidence_the_command_says_what_it_does_not_know() -> None:

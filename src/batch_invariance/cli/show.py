@@ -61,8 +61,8 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
 
 def _as_json(report: CellReport) -> dict[str, object]:
     view, certificate = report.view, report.certificate
-    plan = report.run.header.plan if report.run is not None else None
-    repeat = None if certificate is None else repeat_of(certificate, plan)
+    header = report.run.header if report.run is not None else None
+    repeat = None if certificate is None else repeat_of(certificate, header)
     return {
         **cell_as_json(report),
         "gates": [] if view is None else to_json(view.gates),

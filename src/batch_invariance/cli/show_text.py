@@ -235,8 +235,8 @@ def _facts(certificate: Certificate, style: Style, width: int) -> Iterator[str]:
 def _repeat(
     report: CellReport, certificate: Certificate, style: Style, width: int
 ) -> Iterator[str]:
-    plan = report.run.header.plan if report.run is not None else None
-    repeat = repeat_of(certificate, plan)
+    header = report.run.header if report.run is not None else None
+    repeat = repeat_of(certificate, header)
     yield from _title("measure it again", style)
     if repeat.command is not None:
         yield INDENT + one_line(repeat.command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batch_invariance.formats.html_markup import Child, Markup, element, joined
 from batch_invariance.formats.html_parts import marked_text, table
+from batch_invariance.invariance_diff.pairs import DivergentTrial
 from batch_invariance.invariance_diff.report_data import (
     CellReport,
     Detail,
@@ -81,10 +82,16 @@ def _side_by_side(one: SideBySide) -> Markup:
     if one.same_text:
         parts.append(element("p", "The tokens differ and spell the same text.", class_="note"))
     if one.choices:
-        rows = [(str(c.token), _nats(c.logprob_a), _nats(c.logprob_c)) for c in one.choices]
-        heads = ("Token", "logprob alone", "logprob batched")
-        parts.append(table("The two tokens at that place, in nats", heads, rows))
+        rows = [
+            (_whose(c.token, first), _nats(c.logprob_a), _nats(c.logprob_c)) for c in one.choices
+        ]
+        heads = ("Token", "Alone", "Batched")
+        parts.append(table("Their logprobs in nats", heads, rows))
     return element("div", *parts, class_="div")
+
+
+def _whose(token: int, first: DivergentTrial) -> str:
+    return f"{token} ({'alone' if token == first.token_x else 'batched'})"
 
 
 def _nats(value: float | None) -> str:

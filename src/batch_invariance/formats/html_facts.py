@@ -52,7 +52,10 @@ def _subject(certificate: Certificate) -> list[tuple[str, Child]]:
         ("Model sha256", element("code", model.sha256)),
         ("Server", f"{subject.server_file}, {subject.server_version or 'version unknown'}"),
         ("Build", ", ".join(sorted(map(str, builds))) or None),
-        ("Ran", element("code", ", ".join(sorted(map(str, executables)))) if executables else None),
+        (
+            "Executable sha256",
+            element("code", ", ".join(sorted(map(str, executables)))) if executables else None,
+        ),
         ("Context, slots", f"{certificate.ctx} tokens per slot, {certificate.dispatch_n} slots"),
         ("Server flags", element("code", shlex.join(scope.server_flags) or "none")),
         ("Environment", element("code", environment) if environment else None),
@@ -91,19 +94,27 @@ def repeat_part(report: CellReport) -> Markup | None:
     certificate = report.certificate
     if certificate is None:
         return None
-    plan = report.run.header.plan if report.run is not None else None
-    repeat = repeat_of(certificate, plan)
+    header = report.run.header if report.run is not None else None
+    repeat = repeat_of(certificate, header)
     parts: list[Child] = [element("h4", "Measure it again")]
     if repeat.command is not None:
-        parts.append(element("pre", repeat.command))
+        parts.append(_command(repeat.command))
     if repeat.notes:
         parts.append(element("ul", *(element("li", note) for note in repeat.notes)))
     parts.append(element("p", "Derive the verdict again from the evidence:"))
-    parts.append(element("pre", f"batch-invariance verify-cert {shlex.quote(report.file)}"))
+    parts.append(_command(f"batch-invariance verify-cert {shlex.quote(report.file)}"))
     launches = [shlex.join(life.start.argv) for life in certificate.lifetimes]
     if launches:
         parts.append(element("p", "The servers as they were started:"))
-        parts += [element("pre", launch) for launch in launches[:MAX_LAUNCHES]]
+        parts += [_command(launch) for launch in launches[:MAX_LAUNCHES]]
     if len(launches) > MAX_LAUNCHES:
         parts.append(element("p", f"and {len(launches) - MAX_LAUNCHES} more launches"))
     return joined(parts)
+
+
+def _command(line: str) -> Markup:
+    """A command that breaks between its words alone: an option torn apart reads as another."""
+    words: list[Child] = []
+    for word in line.split(" "):
+        words += [" ", element("i", word)] if words else [element("i", word)]
+    return element("pre", *words)

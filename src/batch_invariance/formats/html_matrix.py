@@ -9,10 +9,10 @@ from batch_invariance.formats.html_markup import Child, Markup, element, joined
 from batch_invariance.formats.html_parts import LETTER, icon, scrolling
 from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.report_data import CellReport
-from batch_invariance.invariance_diff.report_lines import cell_flags, times
+from batch_invariance.invariance_diff.report_lines import cell_flags, in_brief, times
 from batch_invariance.invariance_diff.report_words import Standing
 
-CAPTION = "One field for each certificate; each leads to its details below"
+CAPTION = "Each field leads to its details"
 
 Row = tuple[str, str]
 """A model and its flags."""
@@ -79,18 +79,18 @@ def _field(report: CellReport, target: str) -> Markup:
     return element(
         "a",
         element("b", icon(letter), report.standing.value),
-        element("span", _beneath(report)),
+        *(element("span", line) for line in _beneath(report) if line),
         class_=f"cell {letter}",
         href=target,
     )
 
 
-def _beneath(report: CellReport) -> str:
-    """The line under the word: the claim of a file that is not borne out, else the speed-up."""
+def _beneath(report: CellReport) -> tuple[str, ...]:
+    """The lines under the word: why in brief, and the speed-up where evidence bears it out."""
     view = report.view
-    if view is None:
-        return ""
-    if report.standing is Standing.NOT_VERIFIED:
-        return f"claims {view.verdict.value}"
-    text = f"{times(view.speed.speedup)} as fast"
-    return text if view.source is Source.LIVE else f"{text}, {view.source.value}"
+    if view is None or report.standing is Standing.NOT_VERIFIED:
+        return (in_brief(report),)
+    speed = f"{times(view.speed.speedup)} as fast"
+    return in_brief(
+        report
+    ), speed if view.source is Source.LIVE else f"{speed}, {view.source.value}"

@@ -19,6 +19,8 @@ from batch_invariance.invariance_diff.report_words import Standing
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 MAX_NAMES = 24
+FEW_NAMES = 6
+"""So many cells are named in short; the matrix names all."""
 OPEN_BELOW = 3
 """So few cells are not folded up."""
 LEGEND = {
@@ -81,7 +83,13 @@ def page(cells: Sequence[Cell], info: PageInfo) -> str:
 
     order = list(Standing)
     shown = sorted(
-        cells, key=lambda c: (order.index(c.report.standing), cell_name(c.report), c.report.file)
+        cells,
+        key=lambda c: (
+            not _contaminated(c.report),
+            order.index(c.report.standing),
+            cell_name(c.report),
+            c.report.file,
+        ),
     )
     head = element(
         "head",
@@ -108,6 +116,10 @@ def page(cells: Sequence[Cell], info: PageInfo) -> str:
     return "<!DOCTYPE html>\n" + element("html", head, body, lang="en").html + "\n"
 
 
+def _contaminated(report: CellReport) -> bool:
+    return report.certificate is not None and bool(report.certificate.contamination)
+
+
 def _header(info: PageInfo) -> Markup:
     return element(
         "header",
@@ -119,15 +131,15 @@ def _header(info: PageInfo) -> Markup:
             "answer alone and another under load. Each cell below is one model with one context "
             "size and one number of slots N, measured alone and under load.",
         ),
-        element("p", f"Of {', '.join(info.of)}, made {info.made_utc}", class_="mute"),
+        element("p", f"From {', '.join(info.of)}, made {info.made_utc}", class_="mute"),
     )
 
 
 def _in_short(reports: Sequence[CellReport], link: Callable[[CellReport], str]) -> Iterator[Markup]:
     n = len(reports)
-    foreign = [r for r in reports if r.certificate is not None and r.certificate.contamination]
+    foreign = [r for r in reports if _contaminated(r)]
     if foreign:
-        text = "with text of one request in the answer to another. Look at these first."
+        text = "where an answer holds the text of another request. Look at these first."
         yield _point(element("span", "CONTAMINATION", class_="chip r"), foreign, text, link)
     safe = [r for r in reports if r.safe]
     text = (
@@ -149,10 +161,10 @@ def _in_short(reports: Sequence[CellReport], link: Callable[[CellReport], str]) 
         )
         yield _point(chip(Standing.GREEN), green, text, link)
     for standing, words in (
-        (Standing.RED, "with other scored answers under load."),
-        (Standing.NOT_VERIFIED, "not borne out by evidence, whatever they say."),
-        (Standing.UNVERIFIED, "too weak to tell."),
-        (Standing.AMBER, "with every score kept, but not everything beneath."),
+        (Standing.RED, "not safe: scored answers changed under load."),
+        (Standing.NOT_VERIFIED, "not borne out by evidence, whatever the file says."),
+        (Standing.UNVERIFIED, "where the run was too weak to tell."),
+        (Standing.AMBER, "where every score held, but tokens, logprobs or a control did not."),
     ):
         found = [r for r in reports if r.standing is standing]
         if found:
@@ -162,9 +174,9 @@ def _in_short(reports: Sequence[CellReport], link: Callable[[CellReport], str]) 
 def _point(
     sign: Markup, found: Sequence[CellReport], text: str, link: Callable[[CellReport], str]
 ) -> Markup:
-    names: list[Child] = [element("a", cell_name(r), href=link(r)) for r in found[:MAX_NAMES]]
-    if len(found) > MAX_NAMES:
-        names.append(f"and {len(found) - MAX_NAMES} more")
+    names: list[Child] = [element("a", cell_name(r), href=link(r)) for r in found[:FEW_NAMES]]
+    if len(found) > FEW_NAMES:
+        names.append(f"and {len(found) - FEW_NAMES} more, see below")
     listed = element("div", *names, class_="names") if names else None
     return element("li", sign, element("div", element("strong", f"{len(found)} "), text, listed))
 
@@ -182,8 +194,8 @@ def _legend() -> Markup:
                 "A green cell is green for this model file, context, number of slots, server build "
                 "with its flags, work-set and schedule on this machine, and for no other. "
                 "Unchanged prompts bound how many others may change; they do not prove that none "
-                "does. The figure under a colour says how fast the load ran batched, against one "
-                "by one.",
+                "does. Under a colour stands what changed or was missing, and how fast it ran, "
+                "against one request at a time.",
             ),
         )
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from batch_invariance.formats.html_markup import Child, Markup, element, joined
 from batch_invariance.invariance_diff.report_data import CellReport, Marked
+from batch_invariance.invariance_diff.report_lines import is_of_no_model
 from batch_invariance.invariance_diff.report_words import Standing
 
 LETTER = {
@@ -35,7 +36,11 @@ def cell_name(report: CellReport) -> str:
         return report.file
     cell = report.view.cell
     flags = " ".join(report.view.subject.server_flags)
-    return f"{cell.model}, ctx {cell.ctx}, N={cell.dispatch_n}{f' ({flags})' if flags else ''}"
+    said = [flags] if flags else []
+    if is_of_no_model(report):
+        said.append(report.view.source.value)
+    name = f"{cell.model}, ctx {cell.ctx}, N={cell.dispatch_n}"
+    return f"{name} ({'; '.join(said)})" if said else name
 
 
 def table(

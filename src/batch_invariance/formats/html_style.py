@@ -106,10 +106,15 @@ small{font-size:13px}.note{font-size:14px;max-width:none;margin:0 0 4px}
 code,pre,.t{font-family:ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace;
 font-size:13px}
 code{overflow-wrap:anywhere}
+pre i{font-style:normal;display:inline-block;max-width:100%}
 pre{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 12px;
 margin:0 0 10px;white-space:pre-wrap;overflow-wrap:anywhere}
 ul{margin:0 0 10px;padding-left:20px}
-.x{overflow-x:auto;position:relative;margin:0 0 10px}
+.x{overflow-x:auto;position:relative;margin:0 0 10px;background:
+linear-gradient(to right,var(--bg) 30%,transparent) left/24px 100% no-repeat local,
+linear-gradient(to left,var(--bg) 30%,transparent) right/24px 100% no-repeat local,
+linear-gradient(to right,var(--line),transparent) left/10px 100% no-repeat scroll,
+linear-gradient(to left,var(--line),transparent) right/10px 100% no-repeat scroll}
 .x:focus-visible,summary:focus-visible,a:focus-visible{outline:2px solid var(--link);
 outline-offset:2px}
 table{border-collapse:collapse;font-size:14px}
@@ -139,6 +144,7 @@ text-decoration:none;font-size:13px;line-height:1.35}
 .matrix thead th{text-align:center;padding:2px 6px 2px 0}
 .matrix tbody th{padding:8px 14px 8px 0;max-width:300px;min-width:150px;font-weight:600;
 overflow-wrap:anywhere}
+.matrix tbody th,.matrix thead [rowspan]{position:sticky;left:0;background:var(--bg);z-index:1}
 .matrix tbody th small{display:block;font-weight:400}
 .cell+.cell{margin-top:4px}
 .cell b{display:flex;align-items:center;white-space:nowrap}
@@ -191,8 +197,9 @@ fill:var(--mute)}
 svg .row,svg .panel{font-size:12px;fill:var(--fg)}
 svg .tick{text-anchor:middle}
 .axis{stroke:var(--mute);stroke-width:1}
-.a-a{fill:var(--c-a)}.a-a2{fill:var(--c-a2)}.a-b{fill:var(--c-b)}.a-c{fill:var(--c-c)}
-.a-p{fill:var(--c-p)}.a-confirm{fill:var(--c-k)}.a-warmup{fill:var(--c-w)}.a-lost{fill:var(--r-ln)}
+.a-a{--p:var(--c-a)}.a-a2{--p:var(--c-a2)}.a-b{--p:var(--c-b)}.a-c{--p:var(--c-c)}
+.b{stroke:var(--p);fill:none}.key rect{fill:var(--p)}
+.a-p{--p:var(--c-p)}.a-confirm{--p:var(--c-k)}.a-warmup{--p:var(--c-w)}.a-lost{--p:var(--r-ln)}
 .q{fill:var(--card);stroke:var(--c-c);stroke-width:1}
 .q-unknown{stroke-dasharray:3 2}.q-shared{fill:var(--c-soft)}
 .q-lost{fill:var(--r-bg);stroke:var(--r-ln)}
@@ -226,12 +233,17 @@ h1{font-size:25px}h2{margin-top:32px}
 details.c>summary{grid-template-columns:1fr auto;padding:12px}
 details.c>summary h3,details.c>summary .why{grid-column:1/-1}
 details.c>summary .more{grid-column:2;grid-row:1}
+details.c>summary .chip{justify-self:start}
 .body{padding:0 12px 12px}
-.matrix tbody th{min-width:120px;max-width:160px}
+.matrix tbody th{min-width:112px;max-width:128px;font-size:13px;padding-right:8px}
 .figures{grid-template-columns:1fr 1fr}
 .facts{grid-template-columns:1fr;gap:0}.facts dd{margin-bottom:6px}
-.gates thead{display:none}
-.gates,.gates tbody,.gates caption{display:block}
+.gates thead,.wide thead{display:none}
+.gates,.gates tbody,.gates caption,.wide,.wide tbody,.wide tr,.wide td,.wide caption{display:block}
+.wide tr{padding:8px 0;border-bottom:1px solid var(--line)}
+.wide td{border:0;padding:0;font-size:13px}.wide td:first-child{font-weight:600;font-size:14px}
+.wide td:nth-child(3)::before{content:"first seen in "}
+.wide td:nth-child(4):not(:empty)::before{content:"first different "}
 .gates tr{display:grid;grid-template-columns:auto 1fr;gap:2px 10px;padding:8px 0;
 border-bottom:1px solid var(--line)}
 .gates td{border:0;padding:0}.gates td:nth-child(n+3){grid-column:1/-1;font-size:13px}

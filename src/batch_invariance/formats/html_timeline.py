@@ -137,13 +137,14 @@ def _thinned(bars: Iterable[_Bar], per_row: int) -> Iterator[_Bar]:
 
 
 def _paths(bars: Iterable[_Bar]) -> Iterator[Markup]:
-    """One path for all bars of a paint."""
-    shapes: dict[str, list[str]] = {}
+    """One path for all bars of a paint and height, drawn as strokes of that width."""
+    shapes: dict[tuple[str, float], list[str]] = {}
     for bar in bars:
-        text = f"M{_n(bar.x)} {_n(bar.y)}h{_n(bar.width)}v{_n(bar.height)}h-{_n(bar.width)}z"
-        shapes.setdefault(bar.paint, []).append(text)
-    for paint, parts in shapes.items():
-        yield element("path", class_=paint, d="".join(parts))
+        text = f"M{_n(bar.x)} {_n(bar.y + bar.height / 2)}h{_n(bar.width)}"
+        shapes.setdefault((bar.paint, bar.height), []).append(text)
+    for (paint, height), parts in shapes.items():
+        width = _n(height)
+        yield element("path", class_=f"b {paint}", stroke_width=width, d="".join(parts))
 
 
 def _names_of_passes(passes: Sequence[PassView], scale: _Scale, y: float) -> Iterator[Markup]:

@@ -51,7 +51,7 @@ def detail_for(n_cells: int) -> Detail:
         return FULL
     if n_cells <= 50:
         return Detail(4, 16, 1, 32, 800, 120)
-    return Detail(1, 6, 1, 16, 240, 60)
+    return Detail(1, 6, 1, 12, 160, 60)
 
 
 @dataclass(frozen=True, slots=True)

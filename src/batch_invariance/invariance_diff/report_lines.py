@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.impact import ScoreImpact
-from batch_invariance.invariance_diff.model import Source, Verdict
+from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
 from batch_invariance.invariance_diff.pairs import DivergentTrial, IdReport
 from batch_invariance.invariance_diff.report_data import CellReport
-from batch_invariance.invariance_diff.report_words import CLASS_WORDS, IN_WORDS, Standing
+from batch_invariance.invariance_diff.report_words import (
+    CLASS_WORDS,
+    GATE_SHORTFALLS,
+    IN_WORDS,
+    Standing,
+)
 from batch_invariance.invariance_diff.schedule_space import ScheduleSpace
 
 MAX_NAMES = 6
@@ -56,7 +61,7 @@ def why(report: CellReport) -> str:
     if report.problems or view is None:
         return "; ".join(report.problems[:2]) or "it cannot be read"
     n = report.certificate.workset.n_items if report.certificate is not None else 0
-    if view.divergence_class == "contamination":
+    if _contaminated(report):
         return "an answer holds text of another request"
     if view.verdict is Verdict.RED:
         return f"{len(view.mismatch)} of {n} scored answers changed"
@@ -65,6 +70,27 @@ def why(report: CellReport) -> str:
     if view.verdict is Verdict.GREEN:
         return power(report)
     return view.reasons[0] if view.reasons else ""
+
+
+def in_brief(report: CellReport) -> str:
+    """What `why` says in a few words, for a small field."""
+    view = report.view
+    if view is None or report.problems:
+        return "" if view is None else f"claims {view.verdict.value}"
+    if _contaminated(report):
+        return "foreign text in answers"
+    n = report.certificate.workset.n_items if report.certificate is not None else 0
+    if view.verdict in (Verdict.RED, Verdict.GREEN):
+        return f"{len(view.mismatch)} of {n} changed"
+    if view.verdict is Verdict.AMBER and view.token_divergence_ids:
+        return f"{len(view.token_divergence_ids)} of {n} in tokens alone"
+    missed = (Outcome.FAIL, Outcome.UNKNOWN)
+    named = (GATE_SHORTFALLS.get(g.gate, g.gate) for g in view.gates if g.outcome in missed)
+    return next(named, "")
+
+
+def _contaminated(report: CellReport) -> bool:
+    return report.certificate is not None and bool(report.certificate.contamination)
 
 
 def bound_of(report: CellReport) -> float | None:
@@ -105,9 +131,9 @@ def impact_words(impact: ScoreImpact) -> str:
     if impact.mean_a is None or impact.mean_c is None or impact.difference is None:
         return ""
     return (
-        f"{impact.n_changed} of {impact.n_scored} scored items changed ({impact.n_worse} down, "
-        f"{impact.n_better} up); mean {impact.mean_a:.4f} alone, {impact.mean_c:.4f} batched, "
-        f"difference {impact.difference:+.4f}"
+        f"of {impact.n_scored} items that have a score {impact.n_changed} changed it "
+        f"({impact.n_worse} down, {impact.n_better} up); mean {impact.mean_a:.4f} alone, "
+        f"{impact.mean_c:.4f} batched, difference {impact.difference:+.4f}"
     )
 
 
@@ -139,13 +165,12 @@ def drift_words(certificate: Certificate) -> str:
     close = certificate.closeness
     if close.smallest_margin is None:
         return "no alternatives were recorded"
-    margin = f"the smallest margin to the second-best token is {close.smallest_margin:.2g} nats"
-    if close.margin_over_drift is None:
+    margin = f"the second-best token came as near as {close.smallest_margin:.2g} nats"
+    ratio = close.margin_over_drift
+    if ratio is None:
         return f"no logprob moved; {margin}"
-    return (
-        f"logprobs moved by up to {close.largest_drift:.2g} nats; {margin} "
-        f"({close.margin_over_drift:.2g} times that)"
-    )
+    against = "nearer than the largest move" if ratio < 1.0 else f"{ratio:.2g} times that move"
+    return f"logprobs moved by up to {close.largest_drift:.2g} nats; {margin}, {against}"
 
 
 def where(trial: DivergentTrial) -> str:

@@ -49,6 +49,22 @@ GATE_QUESTIONS = {
     "sample": "Was enough compared to say anything?",
 }
 """What each gate asks, for somebody who has never seen one."""
+GATE_SHORTFALLS = {
+    "completeness": "incomplete",
+    "lost": "requests lost",
+    "F1_overlap": "no batch of N proved",
+    "F2_completion_floor": "too few real answers",
+    "F3_coverage": "too little proved batched",
+    "F4_logit_drift": "logprobs moved",
+    "F5_provenance": "no real server",
+    "isolation": "not alone on the server",
+    "identity": "not one server all along",
+    "control_b": "slots alone change it",
+    "reference": "reference not stable",
+    "positive_control": "planted change not seen",
+    "sample": "too little compared",
+}
+"""What it means in a few words that a gate is not passed; score and tokens have their counts."""
 CLASS_WORDS = {
     "co_batching": (
         "Put down to the batch: alone on the same slots every changed answer comes out as in the "
