@@ -30,24 +30,26 @@ def read_cell(path: Path, detail: Detail | None, evidence: Path | None = None) -
     """
     look = _Look(detail)
     file = verify_file(path, evidence, look)
-    certificate = look.certificate if file.view is not None else None
     run = None if look.collector is None or file.problems else look.collector.view()
+    certificate = file.derived
+    if certificate is None and file.view is not None:
+        certificate = certificate_of(look.fields)
     return cell_report(str(path), file.view, certificate, file.problems, run, detail or NOTHING)
 
 
 class _Look:
-    """Reads a certificate's JSON as its own type, and makes what collects from its evidence."""
+    """Keeps a certificate's JSON, and makes what collects from its evidence."""
 
     def __init__(self, detail: Detail | None) -> None:
         self._detail = detail
-        self.certificate: Certificate | None = None
+        self.fields: Mapping[str, Any] = {}
         self.collector: RunCollector | None = None
 
     def __call__(self, fields: Mapping[str, Any]) -> Taker | None:
-        self.certificate = certificate_of(fields)
-        if self.certificate is None or self._detail is None:
+        self.fields = fields
+        if self._detail is None:
             return None
-        self.collector = RunCollector(wanted_answers(self.certificate, self._detail))
+        self.collector = RunCollector(wanted_answers(fields, self._detail))
         return self.collector.feed
 
 

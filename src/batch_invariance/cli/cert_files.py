@@ -11,6 +11,7 @@ from typing import Any
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
+from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.records import Record
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
@@ -28,12 +29,14 @@ Taker = Callable[[Record], object]
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
     """A certificate file and what became of it. `view` is None where the file is no certificate;
-    `problems` is empty only where its evidence bears it out."""
+    `problems` is empty only where its evidence bears it out, and `derived` is there only then: the
+    certificate as the evidence gives it, and so as the file says it."""
 
     path: Path
     data: bytes
     view: CertView | None
     problems: tuple[str, ...]
+    derived: Certificate | None = None
 
     @property
     def borne_out(self) -> bool:
@@ -92,8 +95,9 @@ def verify_file(
         result = verify_certificate(data, read_lines(beside), taker)
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
-    problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
-    return VerifiedFile(path, data, view, problems)
+    if result.borne_out:
+        return VerifiedFile(path, data, view, (), result.derived)
+    return VerifiedFile(path, data, view, result.problems or ("its evidence gives nothing",))
 
 
 def read_certificate(path: Path) -> bytes:

@@ -49,7 +49,7 @@ def divergences_part(report: CellReport, detail: Detail) -> Markup | None:
     ac = certificate.divergence_report["AC"]
     parts: list[Child] = [element("h4", "What changed, alone against batched")]
     parts += [_side_by_side(one) for one in report.divergences]
-    listed = shown_divergences(certificate, detail.n_listed)[len(report.divergences) :]
+    listed = shown_divergences(ac.per_id, detail.n_listed)[len(report.divergences) :]
     if listed:
         rows = [
             (e.id, how_often(e), where(e.first_divergence), at_token(e.first_divergence))

@@ -74,7 +74,6 @@ def run_chart(passes: Sequence[PassView], n_bars: int) -> Markup | None:
     bars: list[_Bar] = []
     y = TOP
     groups = sorted({one.lanes for one in passes})
-    n_rows = sum(groups)
     for lanes in groups:
         members = [one for one in passes if one.lanes == lanes]
         height = max(LEAST_LANE, min(MOST_LANE, ROOM_ALL / lanes))
@@ -83,7 +82,7 @@ def run_chart(passes: Sequence[PassView], n_bars: int) -> Markup | None:
         for one in members:
             bars += _bars(one, scale, y, height)
         y += lanes * height + TOP
-    drawn += _paths(_thinned(bars, max(1, n_bars // max(1, n_rows))))
+    drawn += _paths(_thinned(bars, n_bars))
     drawn += _axis(scale, y - TOP + 4)
     words = ", ".join(_arm_seconds(passes))
     return _svg(y + AXIS - 10, f"Timeline of the run: {words}", drawn)
@@ -117,14 +116,17 @@ def _bars(one: PassView, scale: _Scale, top: float, height: float) -> Iterator[_
         yield _Bar(x, max(0.4, end - x - GAP), y, size, paint)
 
 
-def _thinned(bars: Iterable[_Bar], per_row: int) -> Iterator[_Bar]:
-    """At most about `per_row` bars of a place and paint; more are merged with their neighbours."""
+def _thinned(bars: Iterable[_Bar], most: int) -> Iterator[_Bar]:
+    """At most about `most` bars; more are merged with their neighbours in the same lane, those
+    of an arm by as much as it has room for."""
     rows: dict[tuple[float, float, str], list[_Bar]] = {}
     for bar in bars:
         rows.setdefault((bar.y, bar.height, bar.paint), []).append(bar)
+    per_row = max(1, most // max(1, len(rows)))
     for row in rows.values():
         row.sort(key=lambda bar: bar.x)
-        nearest = 0.0 if len(row) <= per_row else (WIDTH - GUTTER) / per_row
+        whole = row[-1].x + row[-1].width - row[0].x
+        nearest = 0.0 if len(row) <= per_row else whole / per_row
         current = row[0]
         for bar in row[1:]:
             if bar.x - current.x < nearest:

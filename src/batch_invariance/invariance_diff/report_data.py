@@ -19,7 +19,7 @@ from batch_invariance.invariance_diff.facts import ContaminatedTrial
 from batch_invariance.invariance_diff.json_fields import MOST
 from batch_invariance.invariance_diff.model import Arm, Completion, TrialKey
 from batch_invariance.invariance_diff.packed import unpack_floats, unpack_ids
-from batch_invariance.invariance_diff.pairs import IdReport
+from batch_invariance.invariance_diff.pairs import IdReport, PairReport
 from batch_invariance.invariance_diff.report_evidence import RunView
 from batch_invariance.invariance_diff.report_words import STANDING_OF, Standing
 from batch_invariance.invariance_diff.shared_text import common_length
@@ -51,7 +51,7 @@ def detail_for(n_cells: int) -> Detail:
         return FULL
     if n_cells <= 50:
         return Detail(4, 16, 1, 32, 800, 120)
-    return Detail(1, 6, 1, 12, 160, 60)
+    return Detail(1, 6, 1, 8, 160, 60)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,22 +142,29 @@ def _sane(value: object) -> bool:
     return type(value) is not int or abs(value) <= MOST
 
 
-def shown_divergences(certificate: Certificate, limit: int) -> Sequence[IdReport]:
+def shown_divergences(entries: Sequence[IdReport], limit: int) -> Sequence[IdReport]:
     """The first `limit` diverging ids, those with another score first."""
-    report = certificate.divergence_report.get("AC")
-    entries = report.per_id if report is not None else ()
     scored = [entry for entry in entries if entry.n_score_divergent]
     others = [entry for entry in entries if not entry.n_score_divergent]
     return [*scored, *others][:limit]
 
 
-def wanted_answers(certificate: Certificate, detail: Detail) -> dict[TrialKey, str | None]:
-    """The trials whose answers the report of this certificate shows, for `RunCollector`."""
+def wanted_answers(cert: Mapping[str, Any], detail: Detail) -> dict[TrialKey, str | None]:
+    """The trials whose answers the report of this certificate shows, for `RunCollector`. None
+    where its JSON is not of this version: it is not borne out then."""
+    limit = detail.n_side_by_side
     wanted: dict[TrialKey, str | None] = {}
-    items = {row.id: i for i, row in enumerate(certificate.rows)}
-    for trial in certificate.contamination[: detail.n_side_by_side]:
+    try:
+        items = {row["id"]: i for i, row in enumerate(cert["rows"])}
+        pair = from_json(PairReport, cert["divergence_report"]["AC"], "AC")
+        foreign = [
+            from_json(ContaminatedTrial, v, "foreign") for v in cert["contamination"][:limit]
+        ]
+    except (EvidenceError, KeyError, TypeError, OverflowError, RecursionError):
+        return wanted
+    for trial in foreign:
         wanted[_foreign_key(trial, items)] = None
-    for entry in shown_divergences(certificate, detail.n_side_by_side):
+    for entry in shown_divergences(pair.per_id, limit):
         wanted[_key_of(entry)] = entry.first_divergence.content_sha_y
         wanted[TrialKey(Arm.A, 0, entry.item)] = entry.first_divergence.content_sha_x
     return wanted
@@ -177,7 +184,9 @@ def cell_report(
     foreign: tuple[ForeignText, ...] = ()
     if certificate is not None:
         answers = run.answers if run is not None else {}
-        shown = shown_divergences(certificate, detail.n_side_by_side)
+        pair = certificate.divergence_report.get("AC")
+        entries = pair.per_id if pair is not None else ()
+        shown = shown_divergences(entries, detail.n_side_by_side)
         divergences = tuple(_side_by_side(entry, answers, detail) for entry in shown)
         items = {row.id: i for i, row in enumerate(certificate.rows)}
         foreign = tuple(
