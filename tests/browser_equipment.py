@@ -45,11 +45,15 @@ class Chromium:
         done = subprocess.run(command, capture_output=True, timeout=SECONDS, check=True)
         return done.stdout.decode("utf-8")
 
-    def screenshot(self, page: Path, width: int, height: int, dark: bool = False) -> Picture:
-        """The page at its top, in a window of that size."""
+    def screenshot(
+        self, page: Path, width: int, height: int, dark: bool = False, scale: float = 1.0
+    ) -> Picture:
+        """The page at its top, in a window of that size in its own pixels, of which `scale` squared
+        are in the picture."""
         out = self.folder / f"{page.stem}-{width}.png"
         scheme = [f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
         size = f"--window-size={width},{height}"
+        scheme.append(f"--force-device-scale-factor={scale}")
         self._call(size, *scheme, f"--screenshot={out}", page.as_uri())
         return read_png(out.read_bytes())
 
