@@ -30,7 +30,7 @@ from batch_invariance.invariance_diff.codewords import with_codewords
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.report_data import FULL, detail_for
 from batch_invariance.invariance_diff.report_repeat import repeat_of
-from batch_invariance.invariance_diff.report_words import GATE_QUESTIONS, Standing
+from batch_invariance.invariance_diff.report_words import GATE_QUESTIONS, GATE_SHORTFALLS, Standing
 from batch_invariance.profiles.spark.generate import SparkPlan, generate
 from ci_fixtures import AMBER, RED, UNVERIFIED, call, unchanged, write_cert
 from report_fixtures import (
@@ -196,6 +196,21 @@ def test_the_matrix_has_a_row_for_each_model_with_its_flags(
     ]
     assert [len(row.all("a")) for row in rows] == [1, 3]
     assert rows[0].text.count("not measured") == 2
+
+
+def test_each_field_says_why_in_brief(page: Node) -> None:
+    said = {}
+    for row in page.all("table", "matrix")[0].all("tbody")[0].all("tr"):
+        model = row.all("th")[0].children[0]
+        said[model] = [span.text for span in row.all("a", "cell")[0].all("span")]
+    assert said["green"][0] == "0 of 20 changed"
+    assert said["red"][0] == "1 of 20 changed"
+    assert said["amber"][0] == "1 of 20 in tokens alone"
+    assert said["unverified"][0] == "requests lost"
+    assert said["edited"] == ["claims GREEN"]
+    assert re.fullmatch(r"\d+\.\d\dx as fast", said["green"][1])
+    assert said["canary"][1].endswith("as fast, canary")
+    assert set(GATE_SHORTFALLS) == {gate.name for gate in GATES} - {"F0_score", "tokens"}
 
 
 def test_what_is_not_borne_out_is_never_green(page: Node) -> None:

@@ -193,17 +193,19 @@ def test_a_folder_is_a_table(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert done.code == 0
     head, *rows = done.lines
     assert head.split() == [
-        *("verdict", "model", "ctx", "N", "flags", "class"),
+        *("verdict", "model", "ctx", "N", "flags", "why"),
         *("bound", "speed-up", "source", "measured"),
     ]
     words = {tuple(row.split()[:2]) for row in rows}
     assert {("GREEN", "green"), ("RED", "red"), ("AMBER", "amber")} <= words
     (green,) = [row for row in rows if row.startswith("GREEN") and " live " in row]
-    assert re.search(r"512 +4 +- +- +13\.9% +\d\.\d\dx +live +2026-01-02$", green)
+    assert re.search(r"512 +4 +- +0 of 20 changed +13\.9% +\d\.\d\dx +live +2026-01-02$", green)
     (red,) = [row for row in rows if row.startswith("RED")]
-    assert re.search(r"co_batching|unattributed", red)
+    assert re.search(r"1 of 20 changed, (co_batching|unattributed) ", red)
+    (lost,) = [row for row in rows if row.startswith("UNVERIFIED    unverified")]
+    assert " requests lost " in lost
     (alone,) = [row for row in rows if row.startswith("NOT VERIFIED  alone")]
-    assert re.search(r"512 +4 +- +- +- +- +live", alone)
+    assert re.search(r"512 +4 +- +claims GREEN +- +- +live", alone)
     problems = [row for row in rows if row.startswith("  not verified")]
     assert len(problems) == 3
 

@@ -17,8 +17,9 @@ from batch_invariance.cli.show_text import standing_word
 from batch_invariance.cli.style import Style
 from batch_invariance.errors import BatchInvarianceError, UsageError
 from batch_invariance.invariance_diff.report_data import CellReport
-from batch_invariance.invariance_diff.report_lines import bound_of, times
+from batch_invariance.invariance_diff.report_lines import bound_of, in_brief, times
 from batch_invariance.invariance_diff.report_words import Standing
+from batch_invariance.invariance_diff.verdict import CONTAMINATION
 
 EXAMPLES = """examples:
   batch-invariance list certs
@@ -28,11 +29,11 @@ NOT VERIFIED, whatever it says. The exit status says whether there was something
 job depend on cells, use gate.
 """
 HEADS = (
-    *("verdict", "model", "ctx", "N", "flags", "class"),
+    *("verdict", "model", "ctx", "N", "flags", "why"),
     *("bound", "speed-up", "source", "measured"),
 )
 ELASTIC = (1, 4, 5)
-"""Columns that give way where the terminal is narrow: model, flags, class."""
+"""Columns that give way where the terminal is narrow: model, flags, why."""
 LEAST_WIDTH = 8
 RIGHT = (2, 3, 6, 7)
 
@@ -42,7 +43,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "list",
         help="list certificates as a table",
-        description="One line for each certificate: verdict, class, bound, speed-up, date.",
+        description="One line for each certificate: verdict, why, bound, speed-up, date.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -119,12 +120,20 @@ def _row(report: CellReport) -> tuple[str, ...]:
         str(view.cell.ctx),
         str(view.cell.dispatch_n),
         one_line(" ".join(view.subject.server_flags)) or "-",
-        one_line(view.divergence_class or "-") if fit else "-",
+        one_line(_why(report)),
         f"{bound:.1%}" if bound is not None else "-",
         times(view.speed.speedup) if fit else "-",
         view.source.value,
         one_line(view.ts_utc or "unknown")[:10],
     )
+
+
+def _why(report: CellReport) -> str:
+    """In brief, with the class where there is one."""
+    view = report.view
+    if view is None or report.problems or view.divergence_class in (None, CONTAMINATION):
+        return in_brief(report) or "-"
+    return f"{in_brief(report)}, {str(view.divergence_class).partition(':')[0]}"
 
 
 def _narrowed(widths: list[int], room: int) -> list[int]:
