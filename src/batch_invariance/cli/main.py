@@ -12,6 +12,7 @@ from batch_invariance import __version__
 from batch_invariance.cli import (
     attest,
     canary,
+    diagnose,
     gate,
     list_certs,
     plan_n,
@@ -46,6 +47,7 @@ VERBS = (
     schedule,
     profiles,
     probe,
+    diagnose,
     canary,
 )
 

@@ -274,7 +274,7 @@ def live_header(
         dispatch_n=settings.parallel,
         kv_type_k=flags.cache_type_k,
         kv_type_v=flags.cache_type_v,
-        kv_unified=_kv_unified(flags, known),
+        kv_unified=layout_is_unified(flags, known),
         n_ubatch=flags.ubatch_size,
         server_flags=flags.flags,
         environment=engine_environment(os.environ),
@@ -283,7 +283,7 @@ def live_header(
     return build_header(source, cell, subject, settings, workset, scorer)
 
 
-def _kv_unified(flags: UserFlags, known: ServerKnowledge) -> bool | None:
+def layout_is_unified(flags: UserFlags, known: ServerKnowledge) -> bool | None:
     """Unified KV or not; None for a build that has no flag for it."""
     if flags.states_kv_unified or known.known_flags is None:
         return flags.kv_unified
@@ -293,7 +293,7 @@ def _kv_unified(flags: UserFlags, known: ServerKnowledge) -> bool | None:
 def batch_layout(choice: ServerChoice, known: ServerKnowledge) -> Layout:
     """How this server cuts a forward pass into micro-batches; a layout that is not known is taken
     for a split one, which proves less."""
-    return Layout(_kv_unified(choice.flags, known) is True, choice.flags.ubatch_size)
+    return Layout(layout_is_unified(choice.flags, known) is True, choice.flags.ubatch_size)
 
 
 def launch_spec(choice: ServerChoice, known: ServerKnowledge, parallel: int) -> LaunchSpec:
