@@ -1,13 +1,15 @@
 """Reports of many cells: how long one takes to make, how large it is, how fast it opens.
 
-    python tests/bench/bench_report.py [--cells 12,50,200] [--repeats 3]
+    python tests/bench/bench_report.py [--cells 12,50,200] [--repeats 3] [--evidence DIR]
 
 Runs the mock with every kind of divergence at two contexts and two numbers of slots, eight passes
-each as `run-mock` does by itself, and copies those cells under other flags until there are enough;
+each as `run-mock` does by itself, or takes the evidence files of a folder, such as the real cells
+of `examples/certs`. Copies those cells under other flags until there are enough;
 each copy is derived anew, so that its evidence bears it out. Then `report` runs in a process of
-its own. Printed: the evidence read, wall and processor seconds (all processes together), the median
-of the repeats, the size of the page, and where there is a Chromium, the seconds from its start to
-a picture of the page, less those for an empty one.
+its own. Printed: the evidence read; wall and processor seconds (all processes together), the median
+of the repeats; the processor seconds of one process that only draws cells already read; the size of
+the page; and where there is a Chromium, the seconds from its start to a picture of the page, less
+those for an empty one.
 """
 
 from __future__ import annotations
@@ -28,13 +30,17 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from batch_invariance.cli.cell_reading import read_cell
+from batch_invariance.cli.cert_files import find_certificates
 from batch_invariance.cli.main import main as batch_invariance
+from batch_invariance.formats.html_page import Cell, PageInfo, draw_cell, page
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.evidence import (
     EvidenceEncoder,
     EvidenceReader,
 )
 from batch_invariance.invariance_diff.records import Header, Record
+from batch_invariance.invariance_diff.report_data import detail_for
 from browser_equipment import Chromium, find_chromium
 
 KINDS = (None, "score", "token", "logprob")
@@ -54,6 +60,13 @@ def originals(folder: Path) -> Iterator[tuple[Record, ...]]:
             (evidence,) = out.glob("*.evidence.jsonl")
             with open(evidence, "rb") as file:
                 yield tuple(EvidenceReader(file))
+
+
+def found_in(folder: Path) -> Iterator[tuple[Record, ...]]:
+    """The records of every evidence file of a folder."""
+    for path in sorted(folder.glob("*.evidence.jsonl")):
+        with open(path, "rb") as file:
+            yield tuple(EvidenceReader(file))
 
 
 def write_copy(records: Sequence[Record], number: int, folder: Path) -> int:
@@ -82,6 +95,21 @@ def timed_report(folder: Path, out: Path) -> tuple[float, float]:
     return wall, spent - before.children_user - before.children_system
 
 
+def drawing(folder: Path) -> float:
+    """Processor seconds to draw the page of cells already read and verified."""
+    paths = find_certificates([folder]).certificates
+    detail = detail_for(len(paths))
+    spent, cells = 0.0, []
+    for number, path in enumerate(paths, 1):
+        report = read_cell(path, detail)
+        began = time.process_time()
+        cells.append(Cell(report, draw_cell(report, number, len(paths), detail)))
+        spent += time.process_time() - began
+    began = time.process_time()
+    page(cells, PageInfo((str(folder),), "now", "bench"))
+    return spent + time.process_time() - began
+
+
 def opening(page: Path, scratch: Path) -> str:
     """Seconds until a browser shows the page, less those for an empty one."""
     path, why_not = find_chromium()
@@ -108,15 +136,17 @@ def main() -> None:
     )
     parser.add_argument("--cells", default="12,50,200")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--evidence", type=Path)
     args = parser.parse_args()
     print(f"# {time.strftime('%Y-%m-%d')} UTC, {os.cpu_count()} processors")
     print(f"# {platform.system()} {platform.machine()}, Python {platform.python_version()}")
     print(f"# load average before: {os.getloadavg()[0]:.1f}; median of {args.repeats}")
-    print(f"# python tests/bench/bench_report.py --cells {args.cells} --repeats {args.repeats}")
-    print("cells  evidence MB |  wall s   cpu s |  page MB  KB/cell |  to open s")
+    print(f"# python {' '.join(sys.argv)}")
+    print("cells  evidence MB |  wall s   cpu s  draw cpu s |  page MB  KB/cell |  to open s")
     with tempfile.TemporaryDirectory(prefix="batch-invariance-bench-") as name:
         scratch = Path(name)
-        made = list(originals(scratch / "originals"))
+        evidence = args.evidence
+        made = list(found_in(evidence) if evidence else originals(scratch / "originals"))
         for count in map(int, args.cells.split(",")):
             folder = scratch / f"cells{count}"
             folder.mkdir()
@@ -128,10 +158,11 @@ def main() -> None:
             out = scratch / f"report{count}.html"
             runs = [timed_report(folder, out) for _ in range(args.repeats)]
             wall, spent = (statistics.median(values) for values in zip(*runs, strict=True))
-            page = out.stat().st_size
+            written = out.stat().st_size
             print(
-                f"{count:5}  {size / 1e6:11.1f} |  {wall:6.2f}  {spent:6.2f} |  {page / 1e6:7.2f}  "
-                f"{page / 1e3 / count:7.1f} |  {opening(out, scratch):>9}",
+                f"{count:5}  {size / 1e6:11.1f} |  {wall:6.2f}  {spent:6.2f}  "
+                f"{drawing(folder):10.2f} |  {written / 1e6:7.2f}  {written / 1e3 / count:7.1f} |  "
+                f"{opening(out, scratch):>9}",
                 flush=True,
             )
 

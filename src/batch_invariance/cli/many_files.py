@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -32,14 +34,15 @@ def over_files(work: Callable[[T], R], tasks: Sequence[T], n_bytes: int) -> list
 
 
 def _in_processes(work: Callable[[T], R], tasks: Sequence[T], processes: int) -> list[R]:
-    # Forked children of a process with threads can hang; spawned ones start from nothing.
-    context = multiprocessing.get_context("spawn")
-    chunk = max(1, len(tasks) // (processes * 8))
+    context = multiprocessing.get_context(_start_method())
+    size = max(1, len(tasks) // (processes * 8))
+    parts = [tasks[start : start + size] for start in range(0, len(tasks), size)]
     executor = ProcessPoolExecutor(processes, context, _leave_signals)
     try:
-        return list(executor.map(work, tasks, chunksize=chunk))
+        futures = [executor.submit(_each, work, part) for part in parts]
+        return [result for future in futures for result in future.result()]
     except BaseException:
-        executor.shutdown(wait=False, cancel_futures=True)
+        # The futures are not cancelled: the executor's thread fails on one that is, and says so.
         for child in multiprocessing.active_children():
             child.terminate()
         raise
@@ -47,9 +50,23 @@ def _in_processes(work: Callable[[T], R], tasks: Sequence[T], processes: int) ->
         executor.shutdown()
 
 
+def _each(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    return [work(task) for task in tasks]
+
+
+def _start_method() -> str:
+    """A forked child has all modules already, but can hang where its parent had threads, and on
+    other systems where their libraries have some; a spawned one starts from nothing."""
+    alone = sys.platform == "linux" and threading.active_count() == 1
+    return "fork" if alone else "spawn"
+
+
 def _leave_signals() -> None:
-    """An interrupt from the terminal reaches every process; this one's parent ends it."""
+    """An interrupt from the terminal reaches every process; this one's parent ends it, and what
+    the parent does at a signal is not its child's to do."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, signal.SIG_DFL)
 
 
 def _processors() -> int:
