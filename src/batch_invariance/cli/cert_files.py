@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
 from batch_invariance.invariance_diff.certificate import Certificate
+from batch_invariance.invariance_diff.records import Record
 from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
@@ -22,13 +24,16 @@ from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_mo
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import check_signature
 
+Taker = Callable[[Record], object]
+"""What is shown every record of the evidence, while it is read for the verdict."""
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
     """A certificate file and what became of it. `view` is None where the file is no certificate;
-    `problems` is empty only where its evidence bears it out; `derived` is what the evidence gives,
-    None where it gives nothing; `signature_fault` says what a signature that was asked for
-    lacks."""
+    `problems` is empty only where its evidence bears it out, and `derived` is there only then: the
+    certificate as the evidence gives it, and so as the file says it. `signature_fault` says what a
+    signature that was asked for lacks."""
 
     path: Path
     data: bytes
@@ -76,26 +81,30 @@ def find_certificates(paths: Iterable[Path]) -> Found:
 
 
 def verify_file(
-    path: Path, evidence: Path | None = None, key: SigningKey | None = None
+    path: Path,
+    evidence: Path | None = None,
+    taker_for: Callable[[Mapping[str, Any]], Taker | None] | None = None,
+    key: SigningKey | None = None,
 ) -> VerifiedFile:
     """Reads one certificate, derives it again from the evidence, which is looked for beside it, and
-    checks its signature where there is a key. Nothing is raised for what is wrong with the files:
-    it is listed."""
+    checks its signature where there is a key. `taker_for` gets the certificate's JSON before the
+    evidence is read. Nothing is raised for what is wrong with the files: it is listed."""
     data, view = b"", None
     try:
         data = read_certificate(path)
         cert = parse_certificate(data)
         view = read_view(cert)
+        taker = None if taker_for is None else taker_for(cert)
         beside = evidence or path.parent / evidence_name(cert)
         if not os.path.isfile(beside):
             return VerifiedFile(path, data, view, (f"there is no evidence at {beside}",))
-        result = verify_certificate(data, read_lines(beside))
+        result = verify_certificate(data, read_lines(beside), taker)
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
     signature = check_signature(path, data, key)
     fault = None if signature.holds else signature.text
-    return VerifiedFile(path, data, view, problems, result.derived, fault)
+    return VerifiedFile(path, data, view, problems, None if problems else result.derived, fault)
 
 
 def read_certificate(path: Path) -> bytes:

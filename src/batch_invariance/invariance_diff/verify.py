@@ -7,7 +7,7 @@ job is `cert_is_green`; it trusts the file, so a job calls `verify_certificate` 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import Source, Status
+from batch_invariance.invariance_diff.records import Record
 from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verdict import ARMED_ONLY
 from batch_invariance.invariance_diff.workset_json import bare
@@ -76,10 +77,15 @@ def evidence_name(cert: Mapping[str, Any]) -> str:
     return name
 
 
-def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Verification:
+def verify_certificate(
+    cert_bytes: bytes,
+    evidence_lines: Iterable[bytes],
+    also: Callable[[Record], object] | None = None,
+) -> Verification:
     """Derives the certificate again from its evidence and lists what does not agree.
 
-    Raises CertificateError where the file is no certificate at all.
+    `also` is called with every record, for a reader who wants more of the evidence than its
+    certificate. Raises CertificateError where the file is no certificate at all.
     """
     # 1. The file is a certificate.
     cert = parse_certificate(cert_bytes)
@@ -88,15 +94,18 @@ def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Ve
         return Verification((f"unknown rules: version {cert.get('rules_version')!r}",), None)
     # 3. It names evidence, and the evidence is whole: sequence, chain, every record.
     try:
-        derived = certify(evidence_lines, evidence_name(cert))
+        derived = certify(evidence_lines, evidence_name(cert), also)
     except EvidenceError as error:
         return Verification((str(error),), None)
     # 4. The evidence is the one the certificate was made from, and gives the same certificate.
+    again_bytes = derived.to_bytes()
+    if again_bytes == cert_bytes:
+        return Verification((), derived)
     problems = []
     said = cert.get("evidence")
     if isinstance(said, dict) and said.get("sha256") != derived.evidence.sha256:
         problems.append("evidence: its SHA-256 is not the one in the certificate")
-    again = json.loads(derived.to_bytes())
+    again = json.loads(again_bytes)
     for name in sorted(cert.keys() | again.keys(), key=lambda n: (n not in HEADLINES, n)):
         if name not in again:
             problems.append(f"{bare(name)}: not a field of a certificate")
@@ -106,7 +115,7 @@ def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Ve
             problems.append(
                 f"{name}: says {_short(cert[name])}, the evidence gives {_short(again[name])}"
             )
-    if not problems and cert_bytes != derived.to_bytes():
+    if not problems:
         problems.append("the file is not in the form in which certificates are written")
     return Verification(tuple(problems), derived)
 
