@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -91,20 +91,27 @@ def mutants_of(module: str, source: str) -> list[Mutant]:
     return [mutant for mutant, _ in _numbered(module, ast.parse(source))]
 
 
-def mutated_code(mutant: Mutant, source: str, filename: str) -> CodeType:
-    """The compiled module with that one change. Raises KeyError where it has no such place."""
+def codes_of(
+    module: str, source: str, filename: str, wanted: Collection[Mutant]
+) -> dict[Mutant, CodeType]:
+    """The compiled module of each wanted mutant, with that one change."""
     tree = ast.parse(source)
-    for found, change in _numbered(mutant.module, tree):
-        if found.id == mutant.id:
-            parent, field, index = change.place
-            new = ast.copy_location(change.new, _old(change.place))
-            if index is None:
-                setattr(parent, field, new)
-            else:
-                getattr(parent, field)[index] = new
-            ast.fix_missing_locations(tree)
-            return compile(tree, filename, "exec")
-    raise KeyError(mutant.id)
+    codes = {}
+    for mutant, change in _numbered(module, tree):
+        if mutant in wanted:
+            old = _old(change.place)
+            _put(change.place, ast.copy_location(change.new, old))
+            codes[mutant] = compile(ast.fix_missing_locations(tree), filename, "exec")
+            _put(change.place, old)
+    return codes
+
+
+def _put(place: _Place, node: ast.AST) -> None:
+    parent, field, index = place
+    if index is None:
+        setattr(parent, field, node)
+    else:
+        getattr(parent, field)[index] = node
 
 
 def _old(place: _Place) -> Any:
