@@ -91,7 +91,7 @@ SEEDS = range(int(os.environ.get("PROPERTY_SEEDS", "24")))
 
 
 def _shape(rng: random.Random) -> Ideal:
-    n_items = rng.randint(8, 12)
+    n_items = rng.randint(10, 13)
     return Ideal(
         [rng.randint(9, 20) for _ in range(n_items)],
         n=rng.randint(2, 4),
@@ -265,7 +265,8 @@ def _unsaid(rng: random.Random, record: Record) -> Record | None:
 
 
 def _losses(rng: random.Random, records: Records) -> Iterator[Records]:
-    """The run with one thing less, in several ways."""
+    """The run with one thing less, in several ways. The plan stays: with less planned it would be
+    another run."""
     places = range(1, len(records))
     for place in rng.sample(places, 10):
         without = (*records[:place], *records[place + 1 :])
@@ -283,7 +284,6 @@ def _losses(rng: random.Random, records: Records) -> Iterator[Records]:
     header = records[0]
     assert isinstance(header, Header)
     gone = rng.choice(header.plan.passes)
-    yield without_pass(gone.arm, gone.pass_index)(records)
     yield without_pass(gone.arm, gone.pass_index, planned=True)(records)
 
 
