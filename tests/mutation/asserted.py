@@ -50,18 +50,18 @@ COMMON_WORDS = frozenset(
     {"completeness", "lost", "isolation", "identity", "reference", "tokens", "sample"}
 )
 
-_RUNS = ("test_gates.py", "test_no_way_to_green.py", "test_resume.py")
+_RUNS = ("test_gates.py", "test_gate_edges.py", "test_no_way_to_green.py", "test_resume.py")
 _PROOF = (*_RUNS, "test_decode_witness.py", "test_certificate.py")
 _F1, _F3 = ("F1_overlap", "overlap_of", "overlap"), ("F3_coverage", "coverage_of", "sample")
 
 ASSERTED: dict[str, Asserted] = {
     "gates": Asserted(
-        (*_RUNS, "test_decode_witness.py"),
+        (*_RUNS, "test_decode_witness.py", "test_verdict.py"),
         {
             "_score": ("F0_score",),
-            "_overlap": ("F1_overlap",),
-            "_completion_floor": ("F2_completion_floor",),
-            "_coverage": ("F3_coverage",),
+            "_overlap": ("F1_overlap", "overlap"),
+            "_completion_floor": ("F2_completion_floor", "completion_floor"),
+            "_coverage": ("F3_coverage", "coverage"),
             "_logit_drift": ("F4_logit_drift",),
             "_provenance": ("F5_provenance",),
             "_control_b": ("control_b",),
@@ -90,10 +90,12 @@ ASSERTED: dict[str, Asserted] = {
             "_wrong_lanes": ("identity",),
         },
     ),
-    "verdict": Asserted(("test_verdict.py", "test_no_way_to_green.py")),
-    "diff": Asserted(("test_diff.py", "test_impact.py")),
-    "pairs": Asserted(("test_diff.py", "test_certificate.py", "test_impact.py")),
-    "comparisons": Asserted((*_RUNS, "test_verdict.py", "test_certificate.py", "test_evidence.py")),
+    "verdict": Asserted(("test_verdict.py", "test_gate_edges.py", "test_no_way_to_green.py")),
+    "diff": Asserted(("test_diff_edges.py", "test_diff.py", "test_impact.py")),
+    "pairs": Asserted(("test_diff_edges.py", "test_diff.py", "test_certificate.py", "test_impact.py")),
+    "comparisons": Asserted(
+        ("test_diff_edges.py", *_RUNS, "test_verdict.py", "test_certificate.py", "test_evidence.py")
+    ),
     "overlap": Asserted(("test_overlap.py",)),
     "proof": Asserted(
         _PROOF,
@@ -105,7 +107,7 @@ ASSERTED: dict[str, Asserted] = {
             "DECODE_LOG": _F1,
         },
     ),
-    "decode_witness": Asserted(("test_decode_witness.py",)),
+    "decode_witness": Asserted(("test_decode_tally.py", "test_decode_witness.py")),
     "ubatch": Asserted(("test_ubatch.py",)),
     "certificate": Asserted(("test_certificate.py", "test_resume.py")),
     "verify": Asserted(("test_verify.py",)),
