@@ -50,9 +50,18 @@ COMMON_WORDS = frozenset(
     {"completeness", "lost", "isolation", "identity", "reference", "tokens", "sample"}
 )
 
-_RUNS = ("test_gates.py", "test_gate_edges.py", "test_no_way_to_green.py", "test_resume.py")
+_RUNS = (
+    "test_gates.py",
+    "test_gate_edges.py",
+    "test_facts_edges.py",
+    "test_no_way_to_green.py",
+    "test_resume.py",
+)
 _PROOF = (*_RUNS, "test_decode_witness.py", "test_certificate.py")
-_F1, _F3 = ("F1_overlap", "overlap_of", "overlap"), ("F3_coverage", "coverage_of", "sample")
+_F1, _F3 = (
+    ("F1_overlap", "overlap_of", "overlap", "Overlap"),
+    ("F3_coverage", "coverage_of", "sample"),
+)
 
 ASSERTED: dict[str, Asserted] = {
     "gates": Asserted(
@@ -85,14 +94,16 @@ ASSERTED: dict[str, Asserted] = {
             "check_isolation": ("isolation",),
             "_decodes_add_up": ("isolation",),
             "_chunk_allowance": ("isolation",),
-            "check_identity": ("identity",),
+            "check_identity": ("identity", "check_identity"),
             "file_name": ("identity",),
             "_wrong_lanes": ("identity",),
         },
     ),
     "verdict": Asserted(("test_verdict.py", "test_gate_edges.py", "test_no_way_to_green.py")),
     "diff": Asserted(("test_diff_edges.py", "test_diff.py", "test_impact.py")),
-    "pairs": Asserted(("test_diff_edges.py", "test_diff.py", "test_certificate.py", "test_impact.py")),
+    "pairs": Asserted(
+        ("test_diff_edges.py", "test_diff.py", "test_certificate.py", "test_impact.py")
+    ),
     "comparisons": Asserted(
         ("test_diff_edges.py", *_RUNS, "test_verdict.py", "test_certificate.py", "test_evidence.py")
     ),
@@ -109,7 +120,9 @@ ASSERTED: dict[str, Asserted] = {
     ),
     "decode_witness": Asserted(("test_decode_tally.py", "test_decode_witness.py")),
     "ubatch": Asserted(("test_ubatch.py",)),
-    "certificate": Asserted(("test_certificate.py", "test_resume.py")),
+    "certificate": Asserted(
+        ("test_certificate.py", "test_facts_edges.py", "test_evidence.py", "test_resume.py")
+    ),
     "verify": Asserted(("test_verify.py",)),
     "tracker": Asserted(
         (*_PROOF, "test_evidence.py"),
