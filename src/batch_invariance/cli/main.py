@@ -12,6 +12,7 @@ from batch_invariance import __version__
 from batch_invariance.cli import (
     attest,
     canary,
+    certify_endpoint,
     gate,
     plan_n,
     probe,
@@ -30,6 +31,7 @@ from batch_invariance.live_invariance.text import printable
 
 VERBS = (
     run_live,
+    certify_endpoint,
     run_mock,
     resume,
     verify_cert,

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
+from batch_invariance.invariance_diff.endpoint import TokenNames
 from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.gates_server import (
     check_completeness,
@@ -179,7 +180,13 @@ def _tokens(e: Examined) -> Reading:
         return failed(f"{n} ids differ: {_some(ac.token_divergence_ids)}", reason)
     if ac.n_tokens_unknown:
         return unknown(f"{ac.n_tokens_unknown} comparisons without token ids", "tokens_unknown")
-    return passed(f"{ac.n_compared} trials token-identical")
+    spelt = ", compared by their spelling" if _spelt(e) else ""
+    return passed(f"{ac.n_compared} trials token-identical{spelt}")
+
+
+def _spelt(e: Examined) -> bool:
+    dialect = e.facts.header.plan.sampling.dialect
+    return dialect is not None and dialect.tokens is TokenNames.SPELLING
 
 
 def _control_p(e: Examined) -> Reading:
@@ -193,7 +200,10 @@ def _control_p(e: Examined) -> Reading:
         n = control.companions_divergent
         return failed(f"{n} unperturbed companions differ from A", "companions_diverged")
     scored = "seen" if control.score_seen else "not seen"
-    return passed(f"planted ban seen at token 0; by the score: {scored}")
+    what = "planted ban seen at token 0"
+    if control.plan is not None and control.plan.banned_token is None:
+        what = "another item's prompt seen by its answer"
+    return passed(f"{what}; by the score: {scored}")
 
 
 def _sample(e: Examined) -> Reading:
@@ -285,10 +295,10 @@ def examine(facts: Facts) -> Examined:
     return Examined(facts, overlap, coverage_of(facts, overlap))
 
 
-def evaluate(examined: Examined) -> tuple[GateResult, ...]:
+def evaluate(examined: Examined, table: tuple[Gate, ...] = GATES) -> tuple[GateResult, ...]:
     """Every gate of the table, in its order."""
     results = []
-    for gate in GATES:
+    for gate in table:
         reading = gate.check(examined)
         results.append(
             GateResult(

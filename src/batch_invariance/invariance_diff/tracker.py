@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.decode_witness import DecodeTally, Sent, TaskTally
 from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.gauge import GaugeReading, Poll, proves_company, read_gauge
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.overlap import (
     batch_peak,
     companions_in_flight,
     group_pairs,
+    is_co_batched,
     max_depth,
     overlapping_pairs,
     shared_decodes,
@@ -41,7 +44,8 @@ class PassFacts:
     completion. `impossible_waves`: waves whose counter says less than one of their requests took.
     `prompt_counted`: prompt tokens by the server's counter. `log_fault`: why the server's log of
     forward passes is no witness, None where it is; then `log_peak` is the most lanes in one
-    micro-batch and `log_crowded` the passes with several participants.
+    micro-batch and `log_crowded` the passes with several participants. `cached`: prompt tokens from
+    a cache by the server's counter. `gauge`: the polls of a scheduler's gauge, None without any.
     """
 
     arm: Arm
@@ -71,25 +75,32 @@ class PassFacts:
     log_fault: str | None
     log_peak: int | None
     log_crowded: int
+    cached: int | None = None
+    gauge: GaugeReading | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A trial inside its pass: the forward passes it took, and how many of them it shared, a lower
-    bound (None unknown). `tally` is there where the server's log is the witness."""
+    bound (None unknown). `tally` is there where the server's log is the witness; `by_gauge`: both
+    figures count polls of the scheduler's gauge."""
 
     sent: Sent
     own: int
     shared: int | None
     tally: TaskTally | None = None
+    by_gauge: bool = False
 
 
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(self, start: PassStart, layout: Layout) -> None:
+    def __init__(
+        self, start: PassStart, layout: Layout, any_lane_shares: bool | None = None
+    ) -> None:
         self.start = start
-        self._any_lane_shares = layout.kv_unified
+        self._any_lane_shares = layout.kv_unified if any_lane_shares is None else any_lane_shares
+        self._polls: list[Poll] = []
         self._log = DecodeTally(layout)
         self._matched: dict[tuple[int, int], TaskTally] = {}
         self.members: list[Member] = []
@@ -147,6 +158,10 @@ class PassTracker:
             self._log.add(record.runs)
         except ValueError as error:
             raise EvidenceError("evidence", [f"decode_runs: {error}"]) from None
+
+    def add_polls(self, polls: Iterable[Poll]) -> None:
+        """Takes polls of the scheduler's gauge."""
+        self._polls += polls
 
     def end_wave(self, record: WaveEnd) -> None:
         """Closes a wave and works out the lower bound of what each of its trials shared.
@@ -227,6 +242,11 @@ class PassTracker:
         spans = self._intervals
         log_fault = self._match_log(end, decodes)
         log = self._log if log_fault is None else None
+        predicted = counter_delta(before.predicted_total, after.predicted_total)
+        gauge = read_gauge(self._polls, spans) if self._polls else None
+        if gauge is not None and self._tokens_known and predicted == self._tokens:
+            # Beside a stranger's requests a gauge does not tell which of ours are running.
+            self._add_company(gauge)
         return PassFacts(
             arm=start.arm,
             pass_index=start.pass_index,
@@ -242,7 +262,7 @@ class PassTracker:
             tokens_known=self._tokens_known,
             prompt_tokens=self._prompt_tokens,
             decodes=decodes,
-            predicted=counter_delta(before.predicted_total, after.predicted_total),
+            predicted=predicted,
             client_depth=depth,
             decode_peak=peak,
             slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
@@ -256,7 +276,21 @@ class PassTracker:
             log_fault=log_fault,
             log_peak=log.peak if log is not None else None,
             log_crowded=log.n_crowded if log is not None else 0,
+            cached=counter_delta(before.cached_total, after.cached_total),
+            gauge=gauge,
         )
+
+    def _add_company(self, gauge: GaugeReading) -> None:
+        """Adds what the gauge proves of the trials that no count of passes does."""
+        counted = {member.sent.key: member for member in self.members}
+        for sent in self.sent:
+            known = counted.get(sent.key)
+            if known is not None and is_co_batched(known.own, known.shared or 0):
+                continue
+            inside, beside = gauge.of_trial[sent.key]
+            if proves_company(inside, beside):
+                counted[sent.key] = Member(sent, inside, beside, by_gauge=True)
+        self.members = list(counted.values())
 
     def _match_log(self, end: PassEnd | None, decodes: int | None) -> str | None:
         """Why the server's log is no witness of this pass; None where it is."""

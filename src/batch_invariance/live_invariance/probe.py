@@ -210,7 +210,7 @@ class _Probing:
         finally:
             after = NO_COUNTERS if self._server.dead.is_set() else read_counters(client)
             recorded.load = WaveCount(before, after, _n_tokens(recorded.concurrent))
-            recorded.slots = sampler.samples()
+            recorded.slots = sampler.slots()
 
     def _trials(
         self, arm: Arm, schedule: PassSchedule, body: Body, max_tokens: int

@@ -60,20 +60,36 @@ def evidence_bytes(header: Header) -> int:
 def produce(
     header: Header, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
 ) -> Produced:
-    """Runs the cell in `out_dir`, then derives its certificate from the evidence just written.
+    """`produce_by` of a cell whose servers `launcher` starts."""
+    return produce_by(
+        header,
+        lambda recorder: run_cell(recorder, launcher, conduct.request_timeout_s),
+        scorer,
+        out_dir,
+        conduct,
+    )
+
+
+def produce_by(
+    header: Header,
+    run: Callable[[Recorder], None],
+    scorer: Scorer,
+    out_dir: Path,
+    conduct: Conduct,
+) -> Produced:
+    """Has `run` write the evidence in `out_dir`, then derives the certificate from it.
 
     The cell's older certificate and evidence are renamed first, so that a stale GREEN never
-    stands for a run that failed. Raises what `run_cell`, the disk guard and the out-dir's checks
+    stands for a run that failed. Raises what `run`, the disk guard and the out-dir's checks
     raise; the evidence that was written by then stays.
     """
     check_disk(out_dir, evidence_bytes(header))
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
-    timeout_s = conduct.request_timeout_s
     with CellLock(paths):
         moved = set_aside([paths.certificate, paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
-            _run(writer, header, scorer, conduct, lambda r: run_cell(r, launcher, timeout_s))
+            _run(writer, header, scorer, conduct, run)
         return _certified(paths, moved)
 
 

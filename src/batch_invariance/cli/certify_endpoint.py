@@ -1,0 +1,216 @@
+"""`certify-endpoint`: the certifier against an OpenAI-compatible server that someone else runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from batch_invariance.cli.ci_output import (
+    add_ci_options,
+    ci_targets,
+    produced_cell,
+    write_ci_outputs,
+)
+from batch_invariance.cli.endpoint_text import found_lines, notice, notice_as_json
+from batch_invariance.cli.exit_codes import ExitCode
+from batch_invariance.cli.run_options import (
+    add_cell_options,
+    add_output_options,
+    conduct_from,
+    load_scorer,
+    load_workset,
+    non_empty,
+    prepared,
+    read_input,
+    settings_from,
+)
+from batch_invariance.cli.style import Style
+from batch_invariance.cli.summary import as_json, render
+from batch_invariance.errors import UsageError
+from batch_invariance.invariance_diff.plan import shortfalls
+from batch_invariance.invariance_diff.verify import cert_is_green
+from batch_invariance.invariance_diff.workset import WorkSet
+from batch_invariance.live_invariance.endpoint_client import (
+    EndpointClient,
+    Limits,
+    base_url,
+    on_loopback,
+)
+from batch_invariance.live_invariance.endpoint_prepare import (
+    amount_of,
+    check_amount,
+    endpoint_header,
+)
+from batch_invariance.live_invariance.endpoint_probe import Asked, probe
+from batch_invariance.live_invariance.endpoint_run import Target, run_endpoint
+from batch_invariance.live_invariance.endpoint_telemetry import metrics_base
+from batch_invariance.live_invariance.http import Client
+from batch_invariance.live_invariance.prepare import RunSettings
+from batch_invariance.live_invariance.produce import Produced, produce_by
+from batch_invariance.live_invariance.text import printable
+from batch_invariance.scorer_api import Scorer
+
+DEFAULT_MAX_TOKENS = 64
+EXAMPLES = """examples:
+  batch-invariance certify-endpoint --url http://localhost:8000 --model smol \\
+      --workset w.json --concurrency 4
+  batch-invariance certify-endpoint --url https://gateway.example/v1 --model m \\
+      --workset w.json --concurrency 8 --api-key-env GATEWAY_KEY --max-total-tokens 200000
+
+Exits 0 for a GREEN of an endpoint, which is never promotable as live.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Registers the verb."""
+    parser = commands.add_parser(
+        "certify-endpoint",
+        help="certify a server that someone else runs",
+        description="Measures an OpenAI-compatible server as it is found. Starts none.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    group = parser.add_argument_group("the endpoint")
+    group.add_argument("--url", required=True, metavar="URL", help="with or without /v1")
+    group.add_argument(
+        "--model", required=True, type=non_empty, metavar="NAME", help="as requests name it"
+    )
+    group.add_argument("--workset", required=True, type=Path, metavar="W", help="JSON, JSON Lines")
+    group.add_argument(
+        "--concurrency", required=True, type=int, metavar="N", help="requests at once"
+    )
+    group.add_argument("--metrics-url", metavar="URL", help="where /metrics is, if not at --url")
+    key = group.add_mutually_exclusive_group()
+    key.add_argument("--api-key-file", type=Path, metavar="FILE", help="its first line is the key")
+    key.add_argument("--api-key-env", metavar="VAR", help="the variable that holds the key")
+    group.add_argument(
+        "--claims-invariance",
+        type=non_empty,
+        metavar="TEXT",
+        help="a deterministic mode that the server is said to be in, such as a flag",
+    )
+    _add_limits(parser)
+    add_cell_options(parser, DEFAULT_MAX_TOKENS)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send none")
+    add_output_options(parser)
+    add_ci_options(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_limits(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("limits")
+    group.add_argument("--max-requests", type=_at_least_one, metavar="K", help="of the run, in all")
+    group.add_argument(
+        "--max-total-tokens", type=_at_least_one, metavar="K", help="of prompts and answers"
+    )
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10**12:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
+
+
+def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
+    """Carries the verb out and returns the exit code."""
+    if server_flags:
+        raise UsageError("certify-endpoint starts no server: nothing may follow --")
+    url, limits = base_url(args.url), Limits(args.max_requests, args.max_total_tokens)
+    metrics_url = url if args.metrics_url is None else base_url(metrics_base(args.metrics_url))
+    settings = settings_from(args, args.concurrency)
+    workset, scorer = prepared(load_workset(args.workset), args), load_scorer(args)
+    targets = ci_targets(args)
+    amount = amount_of(settings, workset.items)
+    check_amount(amount, limits)
+    if args.dry_run:
+        said = "\n".join(notice(url, amount, limits))
+        print(json.dumps(notice_as_json(url, amount)) if args.json else said)
+        return ExitCode.PROMOTABLE
+    if not args.quiet:
+        _say(notice(url, amount, limits))
+    for reason in shortfalls(workset.items, args.concurrency, settings.passes, settings.sampling):
+        print(f"this run can never be GREEN: {reason}", file=sys.stderr)
+    key = _key(args)
+    if key is not None and url.startswith("http:") and not on_loopback(url):
+        print("the key goes over the network unencrypted: the address is http", file=sys.stderr)
+    client = EndpointClient(url, key, args.request_timeout, limits)
+    metrics: Client = client
+    if metrics_url != url:
+        # The key is for the server, not for whatever else shows its metrics.
+        metrics = Client(metrics_url, None, proxies=not on_loopback(metrics_url))
+    targets.clear()
+    began = time.monotonic()
+    produced = _certify(args, (client, metrics), settings, workset, scorer)
+    write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])
+    return _finish(args, produced)
+
+
+def _certify(
+    args: argparse.Namespace,
+    clients: tuple[EndpointClient, Client],
+    settings: RunSettings,
+    workset: WorkSet,
+    scorer: Scorer,
+) -> Produced:
+    """Probes the server and runs the cell against it."""
+    asked = Asked(
+        model=args.model,
+        sampling=settings.sampling,
+        concurrency=settings.parallel,
+        claim=args.claims_invariance,
+        timeout_s=args.request_timeout,
+    )
+    found = probe(*clients, asked)
+    if not args.quiet:
+        _say(found_lines(found.endpoint))
+    header = endpoint_header(args.model, found, settings, workset, scorer)
+    target = Target(*clients, found)
+    conduct, progress = conduct_from(args, header)
+    try:
+        return produce_by(
+            header,
+            lambda recorder: run_endpoint(recorder, target, args.request_timeout),
+            scorer,
+            args.out_dir,
+            conduct,
+        )
+    finally:
+        progress.close()
+
+
+def _key(args: argparse.Namespace) -> str | None:
+    """The API key. Raises UsageError where it is not where it was said to be."""
+    if args.api_key_env is not None:
+        key = os.environ.get(args.api_key_env, "").strip()
+        where = f"--api-key-env {args.api_key_env}"
+    elif args.api_key_file is not None:
+        text = read_input(args.api_key_file, "--api-key-file").decode("utf-8", "replace")
+        key = text.strip().splitlines()[0].strip() if text.strip() else ""
+        where = f"--api-key-file {args.api_key_file}"
+    else:
+        return None
+    if not key or not (key.isascii() and key.isprintable()):
+        raise UsageError(f"{where}: holds no key, one line of printable ASCII")
+    return key
+
+
+def _say(lines: Sequence[str]) -> None:
+    for line in lines:
+        print(printable(line), file=sys.stderr)
+
+
+def _finish(args: argparse.Namespace, produced: Produced) -> int:
+    green = cert_is_green(produced.certificate.to_json(), require_source="endpoint")
+    code = ExitCode.PROMOTABLE if green else ExitCode.NOT_PROMOTED
+    if args.json:
+        print(json.dumps(as_json(produced, code)))
+    else:
+        again = f"batch-invariance verify-cert {shlex.quote(str(produced.paths.certificate))}"
+        print(render(produced, Style(sys.stdout), again), end="")
+    return code
