@@ -18,9 +18,15 @@ from batch_invariance.invariance_diff.gates_server import (
     check_isolation,
     check_lost,
 )
-from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
+from batch_invariance.invariance_diff.model import Arm, Outcome, Source, Verdict
 from batch_invariance.invariance_diff.pairs import PairReport
-from batch_invariance.invariance_diff.proof import Coverage, Overlap, coverage_of, overlap_of
+from batch_invariance.invariance_diff.proof import (
+    CLIENT_INTERVALS,
+    Coverage,
+    Overlap,
+    coverage_of,
+    overlap_of,
+)
 from batch_invariance.invariance_diff.reading import (
     Reading,
     failed,
@@ -82,6 +88,7 @@ def _overlap(e: Examined) -> Reading:
     text = (
         f"client depth {o.client_max_overlap_depth}, server co-residency "
         f"{_or_unknown(o.server_peak_busy_slots)}, proved batch {o.tested_n} of {n} by {o.witness}"
+        f"{_gauge_faults(e)}"
     )
     if o.client_max_overlap_depth < 2 or o.server_peak_busy_slots in (0, 1):
         return failed(text, "no_overlap")
@@ -90,6 +97,16 @@ def _overlap(e: Examined) -> Reading:
     if o.tested_n < n:
         return failed(text, "batch_of_n_not_proved")
     return passed(text)
+
+
+def _gauge_faults(e: Examined) -> str:
+    """Why polls of a gauge do not count, where nothing better does."""
+    if e.overlap.witness != CLIENT_INTERVALS:
+        return ""
+    for p in e.facts.passes:
+        if p.arm is Arm.C and p.gauge is not None and p.gauge_fault is not None:
+            return f"; its gauge does not count in pass {p.pass_index}: {p.gauge_fault}"
+    return ""
 
 
 def _completion_floor(e: Examined) -> Reading:

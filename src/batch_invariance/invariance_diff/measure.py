@@ -231,10 +231,18 @@ class Fold:
     def _close(self, end: PassEnd | None) -> None:
         tracker = self._open
         assert tracker is not None
-        self._facts.passes.append(tracker.finish(end))
+        self._facts.passes.append(tracker.finish(end, self._alone_s(tracker)))
         if tracker.start.arm is Arm.C:
             self._arm_c.close(tracker)
         self._open = None
+
+    def _alone_s(self, tracker: PassTracker) -> float | None:
+        """How long the requests of a pass of C took in arm A; None where one of them is unknown."""
+        if tracker.start.arm is not Arm.C:
+            return None
+        alone = [self._compared.of_a(sent.item) for sent in tracker.sent]
+        spans = [t.complete_ts - t.dispatch_ts for t in alone if t is not None]
+        return math.fsum(spans) if len(spans) == len(alone) else None
 
     def _resumed(self, record: Resumed) -> None:
         """The open pass is void: it proves nothing, but the divergences in it stay counted."""

@@ -73,12 +73,15 @@ def overlap_of(facts: Facts) -> Overlap:
         default=None,
     )
     tested = decode or 0
-    if warmup is not None and slots is not None and decode is not None and decode >= 2:
-        tested = max(tested, min(warmup, slots))
+    polled = [p.gauge.peak for p in concurrent if p.gauge is not None and p.predicted == p.tokens]
+    seen = max([*polled, *([] if slots is None else [slots])], default=None)
+    if warmup is not None and seen is not None and decode is not None and decode >= 2:
+        tested = max(tested, min(warmup, seen))
     logged = [p.log_peak for p in concurrent if p.log_peak is not None]
-    gauges = [p.gauge.peak for p in concurrent if p.gauge is not None and p.predicted == p.tokens]
+    gauges = [p.gauge.peak for p in concurrent if p.gauge is not None and p.gauge_fault is None]
     tested = max([tested, *logged, *gauges])
-    resident = max((v for v in (slots, decode, *logged, *gauges) if v is not None), default=None)
+    known = (slots, decode, *logged, *gauges)
+    resident = max((v for v in known if v is not None), default=None)
     log_fault = _log_fault(facts)
     witness = CLIENT_INTERVALS
     if log_fault is None:

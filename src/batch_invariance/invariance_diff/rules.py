@@ -20,6 +20,9 @@ MIN_SHARED_DECODES = 16
 MIN_GAUGE_POLLS = 2
 """F3 by a scheduler's gauge: so many polls must show the trial beside another, and half of those
 that fall inside it."""
+MAX_GAUGE_TIME = 0.8
+"""By a gauge alone a pass must take at most this share of what its requests took one at a time in
+arm A: a server that computes one after the other, whatever it calls them, takes all of it."""
 MIN_DISTINCT_BODIES = 8
 MIN_COBATCHED_TOKENS = 64
 MIN_DIFFERENT_PASSES = 2

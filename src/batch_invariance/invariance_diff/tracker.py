@@ -14,7 +14,6 @@ from batch_invariance.invariance_diff.overlap import (
     batch_peak,
     companions_in_flight,
     group_pairs,
-    is_co_batched,
     max_depth,
     overlapping_pairs,
     shared_decodes,
@@ -26,6 +25,7 @@ from batch_invariance.invariance_diff.records import (
     PassStart,
     WaveEnd,
 )
+from batch_invariance.invariance_diff.rules import MAX_GAUGE_TIME
 from batch_invariance.invariance_diff.schedule import DispatchKind
 from batch_invariance.invariance_diff.ubatch import Layout
 
@@ -45,7 +45,8 @@ class PassFacts:
     `prompt_counted`: prompt tokens by the server's counter. `log_fault`: why the server's log of
     forward passes is no witness, None where it is; then `log_peak` is the most lanes in one
     micro-batch and `log_crowded` the passes with several participants. `cached`: prompt tokens from
-    a cache by the server's counter. `gauge`: the polls of a scheduler's gauge, None without any.
+    a cache by the server's counter. `gauge`: the polls of a scheduler's gauge, None without any;
+    `gauge_fault` says why they are no witness of the pass, None where they are.
     """
 
     arm: Arm
@@ -77,6 +78,7 @@ class PassFacts:
     log_crowded: int
     cached: int | None = None
     gauge: GaugeReading | None = None
+    gauge_fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +231,9 @@ class PassTracker:
             return {}
         return companions_in_flight(self._intervals, items)
 
-    def finish(self, end: PassEnd | None) -> PassFacts:
-        """The figures of the pass; `end` is None where the evidence breaks off inside it."""
+    def finish(self, end: PassEnd | None, alone_s: float | None = None) -> PassFacts:
+        """The figures of the pass; `end` is None where the evidence breaks off inside it. `alone_s`
+        is the time that its requests took one at a time in arm A."""
         start, depth = self.start, self._depth()
         before, after = start.counters, end.counters if end is not None else NO_COUNTERS
         decodes = counter_delta(before.decode_total, after.decode_total)
@@ -243,9 +246,11 @@ class PassTracker:
         log_fault = self._match_log(end, decodes)
         log = self._log if log_fault is None else None
         predicted = counter_delta(before.predicted_total, after.predicted_total)
+        seconds = max((s[1] for s in spans), default=0.0) - min((s[0] for s in spans), default=0.0)
         gauge = read_gauge(self._polls, spans) if self._polls else None
-        if gauge is not None and self._tokens_known and predicted == self._tokens:
-            # Beside a stranger's requests a gauge does not tell which of ours are running.
+        ours = self._tokens_known and predicted == self._tokens
+        gauge_fault = _gauge_fault(decodes, ours, seconds, alone_s)
+        if gauge is not None and gauge_fault is None:
             self._add_company(gauge)
         return PassFacts(
             arm=start.arm,
@@ -268,8 +273,7 @@ class PassTracker:
             slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
             companions=self._companions_digest(depth),
             lanes=tuple(sorted(self._lanes)),
-            seconds=max((span[1] for span in spans), default=0.0)
-            - min((span[0] for span in spans), default=0.0),
+            seconds=seconds,
             impossible_waves=self._impossible_waves,
             n_lanes=start.schedule.lanes,
             prompt_counted=counter_delta(before.prompt_total, after.prompt_total),
@@ -278,19 +282,16 @@ class PassTracker:
             log_crowded=log.n_crowded if log is not None else 0,
             cached=counter_delta(before.cached_total, after.cached_total),
             gauge=gauge,
+            gauge_fault=gauge_fault,
         )
 
     def _add_company(self, gauge: GaugeReading) -> None:
-        """Adds what the gauge proves of the trials that no count of passes does."""
-        counted = {member.sent.key: member for member in self.members}
+        """Members by what the gauge shows of each trial."""
+        self.members = []
         for sent in self.sent:
-            known = counted.get(sent.key)
-            if known is not None and is_co_batched(known.own, known.shared or 0):
-                continue
             inside, beside = gauge.of_trial[sent.key]
-            if proves_company(inside, beside):
-                counted[sent.key] = Member(sent, inside, beside, by_gauge=True)
-        self.members = list(counted.values())
+            shared = beside if proves_company(inside, beside) else 0
+            self.members.append(Member(sent, inside, shared, by_gauge=True))
 
     def _match_log(self, end: PassEnd | None, decodes: int | None) -> str | None:
         """Why the server's log is no witness of this pass; None where it is."""
@@ -325,6 +326,22 @@ class PassTracker:
         else:
             pairs = overlapping_pairs(self._intervals)
         return digest_of(sorted(pairs)) if pairs else None
+
+
+def _gauge_fault(
+    decodes: int | None, ours: bool, seconds: float, alone_s: float | None
+) -> str | None:
+    """Why a gauge is no witness of a pass; None where it is."""
+    if decodes is not None:
+        return "the server counts its forward passes, which says more"
+    if not ours:
+        return "other traffic, beside which a gauge does not tell which requests run"
+    if alone_s is None or not alone_s > 0:
+        return "how long its requests take alone is not known"
+    if seconds > MAX_GAUGE_TIME * alone_s:
+        share = seconds / alone_s
+        return f"it took {share:.0%} of the time that its requests take one at a time"
+    return None
 
 
 def counter_delta(before: int | None, after: int | None) -> int | None:

@@ -105,10 +105,12 @@ def probe(client: EndpointClient, metrics: Client, asked: Asked) -> Found:
 
 
 def _candidates(engine: Engine, sampling: Sampling) -> tuple[str, ...]:
-    """The parameters to try, the needed ones first."""
+    """The parameters to try, the needed ones first. `cache_prompt` is llama.cpp's, which may stand
+    behind a gateway that is not known."""
     if engine is Engine.LLAMA_CPP:
         return tuple(name for name in sampling.to_json() if name != TESTED_BY_ITSELF)
-    return (*NEEDED, *OPENAI, *OPEN_ENGINES, "cache_prompt")
+    own = () if engine in (Engine.VLLM, Engine.SGLANG, Engine.TGI) else ("cache_prompt",)
+    return (*NEEDED, *OPENAI, *OPEN_ENGINES, *own)
 
 
 class _Prober:

@@ -22,6 +22,8 @@ SETTLE_POLL_S = 0.01
 SHORTEST_POLL_S = 0.01
 LONGEST_POLL_S = 0.25
 POLLS_PER_REQUEST = 8
+POLLS_BESIDE_STEPS = 2
+"""Where forward passes are counted the gauge says little more, and each poll costs the server."""
 METRICS_PATH = "/metrics"
 
 
@@ -71,8 +73,9 @@ class EndpointTelemetry:
 
     def sampler(self, concurrent: bool) -> GaugeSampler:
         """Polls the gauge for as long as its context holds."""
-        longest = max(SHORTEST_POLL_S, self.typical_s / POLLS_PER_REQUEST)
-        return GaugeSampler(self, min(LONGEST_POLL_S, longest))
+        wanted = POLLS_PER_REQUEST if self._offered.steps is None else POLLS_BESIDE_STEPS
+        interval_s = max(SHORTEST_POLL_S, self.typical_s / wanted)
+        return GaugeSampler(self, min(LONGEST_POLL_S, interval_s))
 
     @property
     def has_gauge(self) -> bool:

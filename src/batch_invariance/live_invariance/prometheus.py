@@ -28,12 +28,14 @@ EXACT_FLOAT = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class MetricNames:
-    """What one engine calls its metrics; `waiting` is the gauge of queued requests, `exact` the
-    value below which its counters are printed exactly."""
+    """What one engine calls its metrics; `waiting` is the gauge of queued requests, `also_cached`
+    counts further prompt tokens that came from a cache, `exact` is the value below which its
+    counters are printed exactly."""
 
     prefix: str
     offered: Offered
     waiting: str | None
+    also_cached: str | None = None
     exact: int = EXACT_FLOAT
 
 
@@ -48,7 +50,7 @@ METRICS = {
             running="llamacpp:requests_processing",
         ),
         "llamacpp:requests_deferred",
-        EXACT_COUNTER_LIMIT,
+        exact=EXACT_COUNTER_LIMIT,
     ),
     Engine.VLLM: MetricNames(
         "vllm:",
@@ -60,6 +62,7 @@ METRICS = {
             running="vllm:num_requests_running",
         ),
         "vllm:num_requests_waiting",
+        "vllm:external_prefix_cache_hits_total",
     ),
     Engine.SGLANG: MetricNames(
         "sglang:",
@@ -161,8 +164,12 @@ def counters_from(engine: Engine, body: bytes) -> Counters:
         return int(value)
 
     full = names.offered
+    cached, more = exact(full.cached), exact(names.also_cached)
     return Counters(
-        exact(full.steps), exact(full.generated), exact(full.prompt), exact(full.cached)
+        exact(full.steps),
+        exact(full.generated),
+        exact(full.prompt),
+        None if cached is None else cached + (more or 0),
     )
 
 
