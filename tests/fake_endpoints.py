@@ -47,8 +47,8 @@ class Plan:
     `cached`: prompt tokens per request that come from a cache. `too_many`: chats that are answered
     429 first, from the `too_many_from`-th on. `refuses`: parameters that are answered 400.
     `restarts_after`: chats after which it says that it is another process. `echoes_key`: it puts
-    the caller's key into whatever it says. `no_gauge`, `no_logprobs`, `no_usage`, `no_version`,
-    `no_steps`: what it does not offer.
+    the caller's key into whatever it says. `spells`: it names no token by id. `no_counters` and
+    `no_usage`: what it does not offer.
     """
 
     surface: Surface = Surface.VLLM
@@ -63,13 +63,9 @@ class Plan:
     refuses: Sequence[str] = ()
     restarts_after: int | None = None
     echoes_key: bool = False
-    no_gauge: bool = False
-    no_logprobs: bool = False
+    spells: bool = False
     no_usage: bool = False
-    no_version: bool = False
-    no_steps: bool = False
     no_counters: bool = False
-    no_model: bool = False
     bodies: list[Json] = field(default_factory=list)
     chats: int = 0
 
@@ -129,8 +125,6 @@ class FakeApi(MockApi):
             return kept
         if not self.plan.no_counters:
             kept["GET", metrics] = self.metrics
-        if self.plan.no_version:
-            return kept
         place = {Surface.VLLM: "/version", Surface.SGLANG: "/server_info", Surface.TGI: "/info"}
         return {**kept, ("GET", place[surface]): self.version}
 
@@ -138,8 +132,6 @@ class FakeApi(MockApi):
         entry: Json = {"id": MODEL, "object": "model", "owned_by": "someone"}
         if self.plan.surface is Surface.VLLM:
             entry.update(owned_by="vllm", root="/models/fake-1b", max_model_len=2048)
-        if self.plan.no_model:
-            entry["id"] = "another"
         return json_reply(200, {"object": "list", "data": [entry]})
 
     def version(self, call: Call) -> Reply:
@@ -166,9 +158,6 @@ class FakeApi(MockApi):
             lines += _sglang(generated, now.prompt_tokens, self._cached, running)
         else:
             lines += _tgi(generated, now.prompt_tokens, running)
-        dropped = ["num_requests_running", "num_running_reqs", "tgi_batch_current_size"]
-        lines = [x for x in lines if not (plan.no_gauge and any(d in x for d in dropped))]
-        lines = [x for x in lines if not (plan.no_steps and "iteration_tokens" in x)]
         return Reply(200, ("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
 
     def chat(self, call: Call) -> Reply:
@@ -200,7 +189,7 @@ class FakeApi(MockApi):
         del reply["timings"]
         reply["model"] = MODEL
         reply["system_fingerprint"] = "fp-1"
-        if plan.surface in (Surface.BARE, Surface.TGI) or plan.no_version:
+        if plan.surface in (Surface.BARE, Surface.TGI):
             del reply["system_fingerprint"]
         self._cached += plan.cached
         details = {"cached_tokens": plan.cached} if plan.surface is Surface.TGI else None
@@ -208,9 +197,9 @@ class FakeApi(MockApi):
         choice["message"].update(refusal=None, reasoning=None, tool_calls=[])
         if plan.no_usage:
             del reply["usage"]
-        if plan.no_logprobs or plan.surface is Surface.BARE:
+        if plan.surface is Surface.BARE:
             choice.pop("logprobs", None)
-        by_id = plan.surface is Surface.VLLM
+        by_id = plan.surface is Surface.VLLM and not plan.spells
         for row in (choice.get("logprobs") or {}).get("content", ()):
             for one in (row, *row["top_logprobs"]):
                 _spell(one, by_id)
