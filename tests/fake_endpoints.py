@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from pathlib import Path
 
 from batch_invariance.live_invariance.mock_answer import (
     GenerationRequest,
@@ -46,7 +46,8 @@ class Plan:
     `foreign_at` in flight (0: never).
     `cached`: prompt tokens per request that come from a cache. `too_many`: chats that are answered
     429 first, from the `too_many_from`-th on. `refuses`: parameters that are answered 400.
-    `restarts_after`: chats after which it says that it is another process. `echoes_key`: it puts
+    `restarts_after`: chats after which it says that it is another process; `started_by`: a file
+    whose length is the number of its starts. `echoes_key`: it puts
     the caller's key into whatever it says. `spells`: it names no token by id. `no_counters` and
     `no_usage`: what it does not offer.
     """
@@ -62,6 +63,7 @@ class Plan:
     retry_after: str | None = "0"
     refuses: Sequence[str] = ()
     restarts_after: int | None = None
+    started_by: Path | None = None
     echoes_key: bool = False
     spells: bool = False
     no_usage: bool = False
@@ -149,6 +151,8 @@ class FakeApi(MockApi):
         running = min(now.processing, 1 if plan.one_at_a_time and not plan.boasts else 99)
         generated = now.predicted_tokens + self._foreign
         started = 1.0 + (plan.restarts_after is not None and plan.chats > plan.restarts_after)
+        if plan.started_by is not None:
+            started += len(plan.started_by.read_bytes())
         lines = [f"process_start_time_seconds {started}"]
         if plan.surface is Surface.LLAMA_CPP:
             return super().metrics(call)
@@ -275,6 +279,6 @@ class FakeEndpoint(MockServer):
         return f"http://127.0.0.1:{self.port}/v1"
 
 
-def written(folder: Any) -> bytes:
+def written(folder: Path) -> bytes:
     """Every byte of every file below a folder."""
     return b"".join(p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file())

@@ -17,12 +17,20 @@ from batch_invariance.cli.ci_output import (
     produced_cell,
     write_ci_outputs,
 )
-from batch_invariance.cli.endpoint_text import found_lines, notice, notice_as_json
+from batch_invariance.cli.endpoint_job import (
+    Address,
+    Job,
+    add_lifetime_options,
+    certify_once,
+    connect,
+    run_lifetimes,
+    say,
+)
+from batch_invariance.cli.endpoint_text import notice, notice_as_json
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.run_options import (
     add_cell_options,
     add_output_options,
-    conduct_from,
     load_scorer,
     load_workset,
     non_empty,
@@ -35,26 +43,10 @@ from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff.plan import shortfalls
 from batch_invariance.invariance_diff.verify import cert_is_green
-from batch_invariance.invariance_diff.workset import WorkSet
-from batch_invariance.live_invariance.endpoint_client import (
-    EndpointClient,
-    Limits,
-    base_url,
-    on_loopback,
-)
-from batch_invariance.live_invariance.endpoint_prepare import (
-    amount_of,
-    check_amount,
-    endpoint_header,
-)
-from batch_invariance.live_invariance.endpoint_probe import Asked, probe
-from batch_invariance.live_invariance.endpoint_run import Target, run_endpoint
+from batch_invariance.live_invariance.endpoint_client import Limits, base_url, on_loopback
+from batch_invariance.live_invariance.endpoint_prepare import amount_of, check_amount
 from batch_invariance.live_invariance.endpoint_telemetry import metrics_base
-from batch_invariance.live_invariance.http import Client
-from batch_invariance.live_invariance.prepare import RunSettings
-from batch_invariance.live_invariance.produce import Produced, produce_by
-from batch_invariance.live_invariance.text import printable
-from batch_invariance.scorer_api import Scorer
+from batch_invariance.live_invariance.produce import Produced
 
 DEFAULT_MAX_TOKENS = 64
 EXAMPLES = """examples:
@@ -96,6 +88,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="a deterministic mode that the server is said to be in, such as a flag",
     )
     _add_limits(parser)
+    add_lifetime_options(parser)
     add_cell_options(parser, DEFAULT_MAX_TOKENS)
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send none")
     add_output_options(parser)
@@ -123,65 +116,33 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         raise UsageError("certify-endpoint starts no server: nothing may follow --")
     url, limits = base_url(args.url), Limits(args.max_requests, args.max_total_tokens)
     metrics_url = url if args.metrics_url is None else base_url(metrics_base(args.metrics_url))
+    if (args.lifetimes > 1) is not (args.restart_command is not None):
+        raise UsageError("--lifetimes 2 or more and --restart-command need each other")
     settings = settings_from(args, args.concurrency)
     workset, scorer = prepared(load_workset(args.workset), args), load_scorer(args)
     targets = ci_targets(args)
-    amount = amount_of(settings, workset.items)
+    amount = amount_of(settings, workset.items, args.lifetimes)
     check_amount(amount, limits)
     if args.dry_run:
         said = "\n".join(notice(url, amount, limits))
         print(json.dumps(notice_as_json(url, amount)) if args.json else said)
         return ExitCode.PROMOTABLE
     if not args.quiet:
-        _say(notice(url, amount, limits))
+        say(notice(url, amount, limits))
     for reason in shortfalls(workset.items, args.concurrency, settings.passes, settings.sampling):
         print(f"this run can never be GREEN: {reason}", file=sys.stderr)
     key = _key(args)
     if key is not None and url.startswith("http:") and not on_loopback(url):
         print("the key goes over the network unencrypted: the address is http", file=sys.stderr)
-    client = EndpointClient(url, key, args.request_timeout, limits)
-    metrics: Client = client
-    if metrics_url != url:
-        # The key is for the server, not for whatever else shows its metrics.
-        metrics = Client(metrics_url, None, proxies=not on_loopback(metrics_url))
     targets.clear()
     began = time.monotonic()
-    produced = _certify(args, (client, metrics), settings, workset, scorer)
+    address = Address(url, metrics_url, key)
+    job = Job(args, settings, workset, scorer)
+    if args.lifetimes > 1:
+        return run_lifetimes(job, address, limits, targets)
+    produced = certify_once(job, connect(address, limits, args.request_timeout), args.out_dir)
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])
     return _finish(args, produced)
-
-
-def _certify(
-    args: argparse.Namespace,
-    clients: tuple[EndpointClient, Client],
-    settings: RunSettings,
-    workset: WorkSet,
-    scorer: Scorer,
-) -> Produced:
-    """Probes the server and runs the cell against it."""
-    asked = Asked(
-        model=args.model,
-        sampling=settings.sampling,
-        concurrency=settings.parallel,
-        claim=args.claims_invariance,
-        timeout_s=args.request_timeout,
-    )
-    found = probe(*clients, asked)
-    if not args.quiet:
-        _say(found_lines(found.endpoint))
-    header = endpoint_header(args.model, found, settings, workset, scorer)
-    target = Target(*clients, found)
-    conduct, progress = conduct_from(args, header)
-    try:
-        return produce_by(
-            header,
-            lambda recorder: run_endpoint(recorder, target, args.request_timeout),
-            scorer,
-            args.out_dir,
-            conduct,
-        )
-    finally:
-        progress.close()
 
 
 def _key(args: argparse.Namespace) -> str | None:
@@ -198,11 +159,6 @@ def _key(args: argparse.Namespace) -> str | None:
     if not key or not (key.isascii() and key.isprintable()):
         raise UsageError(f"{where}: holds no key, one line of printable ASCII")
     return key
-
-
-def _say(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(printable(line), file=sys.stderr)
 
 
 def _finish(args: argparse.Namespace, produced: Produced) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from batch_invariance.cli.style import Style
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.endpoint import Endpoint, TokenNames, wants
+from batch_invariance.invariance_diff.lifetime_rate import LifetimeRate
 from batch_invariance.live_invariance.endpoint_client import Limits
 from batch_invariance.live_invariance.endpoint_prepare import Amount
 from batch_invariance.live_invariance.text import printable
@@ -91,3 +92,22 @@ def endpoint_lines(cert: Certificate, style: Style) -> list[str]:
     if report.n_rate_limited:
         lines.append(f"rate limit: {report.n_rate_limited} requests waited and went out again")
     return lines + [f"the server would have to offer {want}" for want in report.wants]
+
+
+def lifetime_lines(rate: LifetimeRate, style: Style) -> list[str]:
+    """One line for each lifetime, and the rate."""
+    lines = []
+    for number, one in enumerate(rate.lifetimes, 1):
+        seen = "" if one.restart_seen or number == 1 else ", and nothing shows the restart"
+        lines.append(f"{style.verdict(one.verdict)}  lifetime {number}: {one.certificate}{seen}")
+    text = f"lifetime rate: {rate.n_diverged} of {rate.n_judged} judged lifetimes diverged"
+    if rate.rate_upper_bound_95 is not None:
+        text += f"; with 95 % confidence fewer than {rate.rate_upper_bound_95:.1%} do"
+    if rate.n_judged < rate.n:
+        text += f"; {rate.n - rate.n_judged} of {rate.n} prove neither"
+    lines.append(style.bold(text))
+    if rate.n_reference_changed:
+        lines.append(
+            f"the serial answers to {rate.n_reference_changed} items differ between lifetimes"
+        )
+    return lines

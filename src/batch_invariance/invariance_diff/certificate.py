@@ -210,8 +210,10 @@ def cell_sha256(facts: Facts) -> str:
     """Digest of everything that could change the cell's arithmetic."""
     header = facts.header
     starts = [life.start for life in facts.lifetimes]
+    address = {} if header.endpoint is None else {"url": header.endpoint.url}
     return digest_of(
         {
+            **address,
             "cell": to_json(header.cell),
             "model_sha256": header.subject.model.sha256,
             "server_version": header.subject.server_version,

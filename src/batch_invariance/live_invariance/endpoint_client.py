@@ -100,6 +100,15 @@ class EndpointClient(Client):
             return f"--max-total-tokens {limits.tokens} is reached"
         return None
 
+    @property
+    def left(self) -> Limits:
+        """What the limits leave for another client."""
+        limits = self._limits
+        return Limits(
+            None if limits.requests is None else max(0, limits.requests - self.n_requests),
+            None if limits.tokens is None else max(0, limits.tokens - self.n_tokens),
+        )
+
     def waits(self) -> Iterator[str]:
         """What was said of rate limits since the last call, one text for each."""
         while True:

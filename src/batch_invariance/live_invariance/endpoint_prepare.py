@@ -57,8 +57,9 @@ def plan_endpoint(settings: RunSettings, n_items: int) -> tuple[PassPlan, ...]:
     return tuple(sorted(plans, key=lambda plan: plan.arm is Arm.A3))
 
 
-def amount_of(settings: RunSettings, items: Sequence[Item]) -> Amount:
-    """What the run may send at most: every divergence confirmed, no request refused."""
+def amount_of(settings: RunSettings, items: Sequence[Item], lifetimes: int = 1) -> Amount:
+    """What the run may send at most: every divergence confirmed, no request refused; `lifetimes`
+    times over."""
     n = settings.parallel
     plans = plan_endpoint(settings, len(items))
     limits = [max_tokens_of(item, settings.sampling) for item in items]
@@ -76,9 +77,11 @@ def amount_of(settings: RunSettings, items: Sequence[Item]) -> Amount:
     longest, prompt = max(limits), max(lengths)
     others = settings.confirm_limit + n
     return Amount(
-        requests=(*counts, *rest),
-        generated=round(passes * sum(limits)) + others * longest + n * WARMUP_TOKENS,
-        prompts=(round(passes * sum(lengths)) + (others + n) * prompt) // CHARACTERS_PER_TOKEN,
+        requests=tuple((name, count * lifetimes) for name, count in (*counts, *rest)),
+        generated=lifetimes * (round(passes * sum(limits)) + others * longest + n * WARMUP_TOKENS),
+        prompts=lifetimes
+        * (round(passes * sum(lengths)) + (others + n) * prompt)
+        // CHARACTERS_PER_TOKEN,
     )
 
 
