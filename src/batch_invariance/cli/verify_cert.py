@@ -20,6 +20,7 @@ from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import gate_lines
 from batch_invariance.errors import BatchInvarianceError, UsageError
+from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.verify import (
     Verification,
     evidence_name,
@@ -35,6 +36,15 @@ EXAMPLES = """examples:
 
 The evidence is looked for beside the certificate, under the name that it gives.
 """
+NOT_LIVE = {
+    Source.CANARY: "its source is canary: no run of a real cell",
+    Source.MOCK: "its source is mock: no run of a real cell",
+    Source.ENDPOINT: (
+        "its source is endpoint: green for that server as it was found, never for a cell; ask "
+        "cert_is_green with require_source=endpoint"
+    ),
+}
+"""What a GREEN without a single reason is short of."""
 MAX_CERT_BYTES = 1 << 30
 MAX_PROBLEMS = 10
 
@@ -105,7 +115,7 @@ def _lines(path: Path, result: Verification, style: Style) -> list[str]:
         lines.append(f"NOT PROMOTABLE  {path}: borne out by its evidence, {verdict}")
         lines += [f"  - {printable(reason)}" for reason in derived.decision_reasons]
         if not derived.decision_reasons:
-            lines.append(f"  - its source is {derived.source.value}: no run of a real cell")
+            lines.append(f"  - {NOT_LIVE.get(derived.source, 'it is not promotable')}")
     else:
         lines.append(f"REFUSED  {path}: its evidence does not bear it out")
         lines += [f"  - {printable(problem)}" for problem in result.problems[:MAX_PROBLEMS]]
