@@ -112,6 +112,8 @@ def _check_place(path: Path, interruption: Interruption) -> None:
 def _choice(args: argparse.Namespace, interruption: Interruption) -> Iterator[ChosenCell]:
     """The server and the model of the interrupted run; a canary is made again."""
     header = interruption.header
+    if header.source is Source.ENDPOINT:
+        raise UsageError("the server of an endpoint may be another by now: run it again instead")
     if header.source not in (Source.LIVE, Source.CANARY):
         raise UsageError(f"a {header.source.value} run takes seconds: run it again instead")
     argv = interruption.argv

@@ -148,12 +148,12 @@ class EndpointClient(Client):
 
     def send(self, path: str, body: bytes | None, timeout: float) -> Exchange:
         """One request, with the key struck out of what comes back."""
-        exchange = super().send(path, body, timeout)
+        exchange = self._without_key(super().send(path, body, timeout))
         found = FINGERPRINT.search(exchange.body)
         if found is not None:
             with self._lock:
                 self.fingerprints.add(found[1].decode("utf-8", "replace"))
-        return self._without_key(exchange)
+        return exchange
 
     def _without_key(self, exchange: Exchange) -> Exchange:
         secret = self._secret
