@@ -15,6 +15,7 @@ from batch_invariance import __version__
 from batch_invariance.cli import (
     attest,
     canary,
+    certify_endpoint,
     diagnose,
     gate,
     list_certs,
@@ -38,6 +39,7 @@ from batch_invariance.live_invariance.text import printable, printable_lines
 
 VERBS = (
     run_live,
+    certify_endpoint,
     run_mock,
     resume,
     verify_cert,

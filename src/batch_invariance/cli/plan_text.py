@@ -52,7 +52,7 @@ def plan_text(view: PlanView) -> str:
         f"cell       {printable(cell.model)}, ctx {cell.ctx}, N={cell.dispatch_n}, "
         f"source {header.source.value}",
         f"model      {printable(model.file)}: {model.architecture} {model.file_type}{experts}, "
-        f"sha256 {model.sha256[:16]}... ({model.sha256_from})",
+        f"sha256 {(model.sha256 or 'unknown')[:16]}... ({model.sha256_from})",
         f"server     {choice.server_bin}: {printable(known.version or 'version unknown')}",
         f"work-set   {printable(header.workset.name)}: {len(header.workset.items)} items, "
         f"sha256 {header.workset.sha256[:16]}...",

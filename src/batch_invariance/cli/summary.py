@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from batch_invariance.cli.endpoint_text import endpoint_lines
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.texts import first_divergence, log_tail, side_by_side
 from batch_invariance.invariance_diff.cell_checks import MEANING
@@ -20,6 +21,10 @@ NOT_SAID = {
         "machine. It says nothing about any real model."
     ),
     Source.MOCK: "A mock run shows how the tool works. It says nothing about any server.",
+    Source.ENDPOINT: (
+        "It holds for this endpoint as it was found and as long as it runs, for this work-set and "
+        "this schedule. Its weights, flags and machine are not known: it never stands for a cell."
+    ),
 }
 MAX_REASONS = 8
 
@@ -30,6 +35,7 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
     lines = [_head(cert, style), *_reasons(cert, style), *_death(produced)]
     lines += _contamination(cert, style)
     lines += _divergence(produced, style)
+    lines += endpoint_lines(cert, style)
     lines += [*_impact(cert), _bound(cert), *_space(cert), *_closeness(cert), *_throughput(cert)]
     if cert.source in NOT_SAID:
         lines.append(NOT_SAID[cert.source])
@@ -167,7 +173,8 @@ def _space(cert: Certificate) -> list[str]:
     s = cert.schedule_space
     sizes = s.ids_at_batch_size
     if sizes is None or s.n_pairs is None:
-        return [f"batches: by {cert.overlap.witness}; {printable(cert.overlap.log_fault or '')}"]
+        why = "" if cert.endpoint is not None else cert.overlap.log_fault or ""
+        return [f"batches: by {cert.overlap.witness}" + (f"; {printable(why)}" if why else "")]
     seen = ", ".join(f"{n} at {size}" for size, n in sizes.items() if n)
     missed = [str(b.tokens) for b in s.boundaries if not b.crossed]
     text = (

@@ -24,6 +24,7 @@ from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import gate_lines
 from batch_invariance.errors import BatchInvarianceError, UsageError
 from batch_invariance.invariance_diff.cell_checks import Check, CheckedCell, Finding, Mark
+from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.verify import (
     Verification,
     evidence_name,
@@ -42,6 +43,15 @@ EXAMPLES = """examples:
 The evidence is looked for beside the certificate, under the name that it gives, and the signature
 under the certificate's own name and .hmac.
 """
+NOT_LIVE = {
+    Source.CANARY: "its source is canary: no run of a real cell",
+    Source.MOCK: "its source is mock: no run of a real cell",
+    Source.ENDPOINT: (
+        "its source is endpoint: green for that server as it was found, never for a cell; ask "
+        "cert_is_green with require_source=endpoint"
+    ),
+}
+"""What a GREEN without a single reason is short of."""
 MAX_PROBLEMS = 10
 
 
@@ -133,7 +143,7 @@ def _lines(checked: _Checked, style: Style) -> list[str]:
         lines.append(f"NOT PROMOTABLE  {path}: borne out by its evidence, {verdict}")
         lines += [f"  - {printable(reason)}" for reason in derived.decision_reasons]
         if not derived.decision_reasons:
-            lines.append(f"  - its source is {derived.source.value}: no run of a real cell")
+            lines.append(f"  - {NOT_LIVE.get(derived.source, 'it is not promotable')}")
     else:
         lines.append(f"REFUSED  {path}: its evidence does not bear it out")
         lines += [f"  - {printable(problem)}" for problem in result.problems[:MAX_PROBLEMS]]

@@ -10,9 +10,11 @@ from typing import Any
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.endpoint_report import EndpointReport, report_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.facts import ContaminatedTrial, Facts, Lifetime, LostTrial
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
+from batch_invariance.invariance_diff.gates_endpoint import table_of
 from batch_invariance.invariance_diff.impact import Closeness, ScoreImpact, closeness_of, impact_of
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import (
@@ -179,10 +181,13 @@ class Certificate:
     n_void_passes: int
     evidence: EvidenceRef
     rows: tuple[Row, ...]
+    endpoint: EndpointReport | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The certificate as a JSON object."""
+        """The certificate as a JSON object; `endpoint` is there for such a source alone."""
         result: dict[str, Any] = to_json(self)
+        if self.endpoint is None:
+            del result["endpoint"]
         return result
 
     def to_bytes(self) -> bytes:
@@ -214,8 +219,10 @@ def cell_sha256(facts: Facts) -> str:
     """Digest of everything that could change the cell's arithmetic."""
     header = facts.header
     starts = [life.start for life in facts.lifetimes]
+    address = {} if header.endpoint is None else {"url": header.endpoint.url}
     return digest_of(
         {
+            **address,
             "cell": to_json(header.cell),
             "model_sha256": header.subject.model.sha256,
             "server_version": header.subject.server_version,
@@ -231,21 +238,23 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
     """Puts the certificate together from examined facts."""
     facts = examined.facts
     header = facts.header
-    results = evaluate(examined)
+    results = evaluate(examined, table_of(facts))
     decision = decide_status(results)
+    claims = claims_of(examined, results, decision.verdict)
+    gate = rules.PRODUCER_GATE if header.endpoint is None else rules.ENDPOINT_GATE
     pairs = facts.pairs
     cell = header.cell
     return Certificate(
         schema_version=rules.CERTIFICATE_SCHEMA,
         rules_version=rules.RULES_VERSION,
-        gate=rules.PRODUCER_GATE,
+        gate=gate,
         model=cell.model,
         ctx=cell.ctx,
         dispatch_n=cell.dispatch_n,
         status=decision.status,
         verdict=decision.verdict,
         source=header.source,
-        promotable=promotable(results, decision.verdict, header.source, rules.PRODUCER_GATE),
+        promotable=promotable(results, decision.verdict, header.source, gate),
         decision_reasons=decision.reasons,
         gates=results,
         divergence_class=divergence_class(examined, results, decision.verdict),
@@ -273,7 +282,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         workset_sha256=header.workset.sha256,
         scorer=header.scorer,
         schedule=_schedule(header),
-        claims=claims_of(examined, results, decision.verdict),
+        claims=claims,
         horizon=horizon_of(examined),
         throughput=throughput_of(facts),
         score_impact=impact_of(facts),
@@ -289,6 +298,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         n_void_passes=facts.n_void_passes,
         evidence=evidence,
         rows=rows_of(examined),
+        endpoint=report_of(facts, claims, decision.verdict),
     )
 
 

@@ -26,6 +26,7 @@ from batch_invariance.invariance_diff.records import (
     DecodeRuns,
     Event,
     Footer,
+    GaugeSamples,
     Header,
     LifetimeEnd,
     LifetimeStart,
@@ -33,6 +34,7 @@ from batch_invariance.invariance_diff.records import (
     PassStart,
     Record,
     Resumed,
+    ServerSaid,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.rules import EVIDENCE_SCHEMA
@@ -48,6 +50,8 @@ _KINDS: dict[str, type[Any]] = {
     "pass_start": PassStart,
     "wave_end": WaveEnd,
     "decode_runs": DecodeRuns,
+    "gauge_samples": GaugeSamples,
+    "server_said": ServerSaid,
     "pass_end": PassEnd,
     "control_plan": ControlPlan,
     "event": Event,

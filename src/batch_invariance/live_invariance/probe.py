@@ -223,7 +223,7 @@ class _Probing:
             finally:
                 after = NO_COUNTERS if self._server.dead.is_set() else read_counters(client)
                 load = WaveCount(before, after, _n_tokens(recorded.concurrent))
-                recorded.load, recorded.slots = load, sampler.samples()
+                recorded.load, recorded.slots = load, sampler.slots()
                 fault = log.finish(after.decode_total)
                 if fault is None:
                     recorded.log = read_load_log(tally, recorded.concurrent, load)

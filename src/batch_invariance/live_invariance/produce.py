@@ -69,21 +69,37 @@ def produce(
     conduct: Conduct,
     key: SigningKey | None = None,
 ) -> Produced:
-    """Runs the cell in `out_dir`, then derives its certificate from the evidence just written, and
-    signs it where there is a `key`.
+    """`produce_by` of a cell whose servers `launcher` starts."""
+    timeout_s = conduct.request_timeout_s
+
+    def run(recorder: Recorder) -> None:
+        run_cell(recorder, launcher, timeout_s)
+
+    return produce_by(header, run, scorer, out_dir, conduct, key)
+
+
+def produce_by(
+    header: Header,
+    run: Callable[[Recorder], None],
+    scorer: Scorer,
+    out_dir: Path,
+    conduct: Conduct,
+    key: SigningKey | None = None,
+) -> Produced:
+    """Has `run` write the evidence in `out_dir`, then derives the certificate from it, and signs it
+    where there is a `key`.
 
     The cell's older certificate and evidence are renamed first, so that a stale GREEN never
-    stands for a run that failed. Raises what `run_cell`, the disk guard and the out-dir's checks
+    stands for a run that failed. Raises what `run`, the disk guard and the out-dir's checks
     raise; the evidence that was written by then stays.
     """
     check_disk(out_dir, evidence_bytes(header))
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
-    timeout_s = conduct.request_timeout_s
     with OutDirLock(out_dir):
         moved = set_aside_signed(paths.certificate, [paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
-            _run(writer, header, scorer, conduct, lambda r: run_cell(r, launcher, timeout_s))
+            _run(writer, header, scorer, conduct, run)
         return _certified(paths, moved, key)
 
 

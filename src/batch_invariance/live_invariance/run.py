@@ -6,6 +6,7 @@ The run records what happened and judges nothing; `certify` reads the file it le
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch_invariance.errors import Interrupted, ServerError
@@ -52,9 +53,14 @@ def run_cell(
     """
     if earlier is FRESH:
         recorder.write(recorder.header)
+    conclude(recorder, lambda: _lifetimes(recorder, launcher, request_timeout_s, earlier))
+
+
+def conclude(recorder: Recorder, what: Callable[[], None]) -> None:
+    """Does `what`, and closes the evidence with a footer that says how it ended; see `run_cell`."""
     ended = COMPLETE
     try:
-        _lifetimes(recorder, launcher, request_timeout_s, earlier)
+        what()
     except Interrupted as signal:
         recorder.event("interrupted", str(signal))
         recorder.sync()
