@@ -62,13 +62,13 @@ def test_vllm_metrics_are_added_up_over_engines() -> None:
     assert counters.predicted_total == 1_234_567
     assert counters.prompt_total is None
     assert counters.cached_total == 20
-    assert running_from(Engine.VLLM, VLLM) == (4, 2)
+    assert running_from(Engine.VLLM, VLLM) == (3, 2)
     assert offered_by(Engine.VLLM, VLLM).prompt is None
 
 
-def test_ranks_of_one_batch_count_once_and_replicas_each() -> None:
+def test_ranks_of_one_batch_count_once_and_replicas_share_none() -> None:
     assert engine_of(SGLANG) is Engine.SGLANG
-    assert running_from(Engine.SGLANG, SGLANG) == (6, 1)
+    assert running_from(Engine.SGLANG, SGLANG) == (4, 1)
     counters = counters_from(Engine.SGLANG, SGLANG)
     assert counters.decode_total is None
     assert counters.prompt_total == 8_128_902

@@ -102,7 +102,16 @@ def read_samples(body: bytes, prefix: str) -> dict[str, float]:
     Added up over engines, models and replicas: steps of two engines are two passes, so their sum is
     what the bound on sharing needs. Ranks of one engine report the same batch: the largest counts.
     """
-    groups: dict[str, dict[frozenset[tuple[str, str]], float]] = {}
+    return {name: math.fsum(series.values()) for name, series in _series_of(body, prefix).items()}
+
+
+Series = dict[frozenset[tuple[str, str]], float]
+"""Labels, less those of ranks -> value."""
+
+
+def _series_of(body: bytes, prefix: str) -> dict[str, Series]:
+    """Metric -> its series, one for each engine, model or replica."""
+    groups: dict[str, Series] = {}
     for line in body.decode("utf-8", "replace").splitlines():
         if not line.startswith(prefix):
             continue
@@ -122,7 +131,7 @@ def read_samples(body: bytes, prefix: str) -> dict[str, float]:
         key = frozenset((k, v) for k, v in labels.items() if k not in RANKS)
         series = groups.setdefault(name, {})
         series[key] = max(value, series.get(key, value))
-    return {name: math.fsum(series.values()) for name, series in groups.items()}
+    return groups
 
 
 def engine_of(body: bytes) -> Engine | None:
@@ -174,11 +183,15 @@ def counters_from(engine: Engine, body: bytes) -> Counters:
 
 
 def running_from(engine: Engine, body: bytes) -> tuple[int, int] | None:
-    """(running, waiting) by the engine's gauges, waiting -1 where it is not told."""
+    """(running, waiting) by the engine's gauges, waiting -1 where it is not told.
+
+    The most that one engine or replica is running: requests on two of them share no batch, however
+    many they are together.
+    """
     names = METRICS[engine]
-    found = read_samples(body, names.prefix)
-    running = found.get(names.offered.running or "")
-    if running is None or not 0 <= running < EXACT_FLOAT:
+    found = _series_of(body, names.prefix)
+    running = max(found.get(names.offered.running or "", {}).values(), default=-1.0)
+    if not 0 <= running < EXACT_FLOAT:
         return None
-    waiting = found.get(names.waiting or "", -1.0)
+    waiting = math.fsum(found.get(names.waiting or "", {}).values() or (-1.0,))
     return int(running), int(waiting) if 0 <= waiting < EXACT_FLOAT else -1
