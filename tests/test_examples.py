@@ -16,6 +16,7 @@ from batch_invariance.scorer_api import apply_scorer, describe_scorer, resolve_s
 
 ROOT = Path(__file__).parents[1]
 CERTS = ROOT / "examples" / "certs"
+ENDPOINTS = ROOT / "examples" / "endpoints"
 RED = CERTS / "demo_dense_live_cert.json"
 GREEN = CERTS / "demo_short_live_cert.json"
 
@@ -25,7 +26,11 @@ def load(path: Path) -> dict[str, Any]:
     return cert
 
 
-@pytest.mark.parametrize("path", sorted(CERTS.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted([*CERTS.glob("*.json"), *ENDPOINTS.glob("*.json")]),
+    ids=lambda path: path.stem,
+)
 def test_a_bundled_certificate_is_borne_out_by_its_evidence(path: Path) -> None:
     with open(path.parent / load(path)["evidence"]["file"], "rb") as lines:
         verification = verify_certificate(path.read_bytes(), lines)
@@ -59,6 +64,25 @@ def test_the_green_demo_is_promotable(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_red_demo_is_not_promoted(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify-cert", str(RED)]) == 3
     assert "NOT PROMOTABLE" in capsys.readouterr().out
+
+
+def test_the_real_vllm_diverges_by_its_own_counters_and_repeats_itself_alone() -> None:
+    cert = load(ENDPOINTS / "vllm_endpoint_cert.json")
+    outcome = {row["gate"]: row["outcome"] for row in cert["gates"]}
+    assert (cert["verdict"], cert["source"]) == ("RED", "endpoint")
+    assert cert["divergence_class"] == "co_batching"
+    assert cert["overlap"]["witness"] == "decode_count"
+    assert cert["endpoint"]["engine"] == "vllm"
+    assert cert["endpoint"]["claim"]["borne_out"] is False
+    assert outcome["reference"] == outcome["isolation"] == outcome["identity"] == "PASS"
+
+
+def test_transformers_serve_proves_nothing_and_is_told_what_it_lacks() -> None:
+    cert = load(ENDPOINTS / "transformers_serve_endpoint_cert.json")
+    reasons = {row["gate"]: row["reason"] for row in cert["gates"]}
+    assert (cert["verdict"], cert["source"]) == ("UNVERIFIED", "endpoint")
+    assert reasons["F3_coverage"] == "weak_witness"
+    assert "a witness of batches" in " ".join(cert["endpoint"]["wants"])
 
 
 TOUCHED = "examples.unified_diff_scorer:TouchedFiles"

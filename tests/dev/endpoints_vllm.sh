@@ -48,12 +48,12 @@ model.save_pretrained(target)
 PYTHON
 }
 
-# serve PATH_THAT_ANSWERS COMMAND...: starts a server in a session of its own and waits for it; fails
-# where it dies first.
+# serve NAME PATH_THAT_ANSWERS COMMAND...: starts a server in a session of its own, with a log of its
+# own, and waits for it; fails where it dies first.
 serve() {
-    path=$1
-    shift
-    setsid "$@" >"$out/server.log" 2>&1 &
+    log=$out/$1.server.log path=$2
+    shift 2
+    setsid "$@" >"$log" 2>&1 &
     server=$!
     trap 'kill -TERM "-$server" 2>/dev/null || true' EXIT
     until curl -fs --noproxy '*' -o /dev/null "http://127.0.0.1:$port$path"; do
@@ -83,19 +83,19 @@ certify() {
 vllm="$venv/bin/vllm serve $model --served-model-name smol --host 127.0.0.1 --port $port \
     --max-model-len 2048 --max-num-seqs 8 --dtype bfloat16 --no-enable-prefix-caching"
 
-serve /health $vllm
+serve vllm /health $vllm
 certify vllm smol --claims-invariance 'temperature 0 repeats itself'
 stop
 
-if serve /health env VLLM_BATCH_INVARIANT=1 $vllm; then
+if serve vllm-batch-invariant /health env VLLM_BATCH_INVARIANT=1 $vllm; then
     certify vllm-batch-invariant smol --claims-invariance VLLM_BATCH_INVARIANT=1
     stop
 else
     echo 'vLLM does not start with VLLM_BATCH_INVARIANT=1:'
-    grep -ao '[A-Z][a-zA-Z]*Error: .*' "$out/server.log" | grep -v OSError | head -1
+    grep -ao '[A-Z][a-zA-Z]*Error: .*' "$log" | grep -v OSError | head -1
 fi
 
-serve /v1/models "$venv/bin/transformers" serve "$model" --continuous-batching --device cpu \
+serve transformers /v1/models "$venv/bin/transformers" serve "$model" --continuous-batching --device cpu \
     --dtype float32 --host 127.0.0.1 --port "$port" --cb-num-blocks 256
 certify transformers "$model"
 stop
