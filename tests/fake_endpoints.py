@@ -48,7 +48,10 @@ class Plan:
     429 first, from the `too_many_from`-th on. `refuses`: parameters that are answered 400.
     `restarts_after`: chats after which it says that it is another process; `started_by`: a file
     whose length is the number of its starts. `echoes_key`: it puts
-    the caller's key into whatever it says. `spells`: it names no token by id. `no_counters` and
+    the caller's key into whatever it says. `keeps_answers`: whoever asks again gets the answer of
+    the first time, from a cache in front. `other_model_after`: chats after which its answers name
+    another model. `spread`: its gauge is that of four replicas with one request each. `spells`: it
+    names no token by id. `no_counters` and
     `no_usage`: what it does not offer.
     """
 
@@ -68,6 +71,9 @@ class Plan:
     spells: bool = False
     no_usage: bool = False
     no_counters: bool = False
+    keeps_answers: bool = False
+    other_model_after: int | None = None
+    spread: bool = False
     bodies: list[Json] = field(default_factory=list)
     chats: int = 0
 
@@ -115,6 +121,7 @@ class FakeApi(MockApi):
         self._in_flight = 0
         self._foreign = 0
         self._cached = 0
+        self._kept: dict[bytes, Reply] = {}
 
     def routes(self) -> Mapping[tuple[str, str], Callable[[Call], Reply]]:
         own = super().routes()
@@ -160,6 +167,11 @@ class FakeApi(MockApi):
             lines += _vllm(now.decodes, generated, now.prompt_tokens, self._cached, running)
         elif plan.surface is Surface.SGLANG:
             lines += _sglang(generated, now.prompt_tokens, self._cached, running)
+            if plan.spread:
+                lines = [line for line in lines if "num_running_reqs" not in line]
+                for n in range(4):
+                    labels = f'{{model_name="m",dp_rank="{n}",tp_rank="0"}}'
+                    lines.append(f"sglang:num_running_reqs{labels} {int(running > n)}")
         else:
             lines += _tgi(generated, now.prompt_tokens, running)
         return Reply(200, ("\n".join(lines) + "\n").encode(), "text/plain; version=0.0.4")
@@ -181,7 +193,11 @@ class FakeApi(MockApi):
         try:
             if plan.foreign_at and self._in_flight >= plan.foreign_at:
                 self._foreign += plan.foreign_tokens
-            return super().chat(call)
+            if not plan.keeps_answers:
+                return super().chat(call)
+            if call.body not in self._kept:
+                self._kept[call.body] = super().chat(call)
+            return self._kept[call.body]
         finally:
             self._in_flight -= 1
 
@@ -191,7 +207,8 @@ class FakeApi(MockApi):
         if plan.surface is Surface.LLAMA_CPP:
             return reply
         del reply["timings"]
-        reply["model"] = MODEL
+        after = plan.other_model_after
+        reply["model"] = MODEL if after is None or plan.chats <= after else "org/fallback"
         reply["system_fingerprint"] = "fp-1"
         if plan.surface in (Surface.BARE, Surface.TGI):
             del reply["system_fingerprint"]

@@ -214,8 +214,9 @@ def test_each_thing_that_is_missing_is_named_with_its_flag(certify: Certify) -> 
         (Plan(cached=2), "isolation", "not_isolated"),
         (Plan(foreign_at=1), "isolation", "not_isolated"),
         (Plan(restarts_after=30), "identity", "identity_mismatch"),
+        (Plan(other_model_after=30), "identity", "identity_mismatch"),
     ],
-    ids=["cache", "traffic", "restart"],
+    ids=["cache", "traffic", "restart", "model"],
 )
 def test_what_spoils_a_run_is_named(certify: Certify, plan: Plan, gate: str, reason: str) -> None:
     ended = certify(plan)
@@ -240,6 +241,39 @@ def test_a_server_that_computes_one_after_the_other_is_never_green(
     assert "F3_coverage" in ended.amiss
     if surface is Surface.SGLANG:
         assert "of the time that its requests take one at a time" in ended.outcome("F1_overlap")[1]
+
+
+def test_a_cache_of_answers_in_front_is_seen_by_their_ids(certify: Certify) -> None:
+    ended = certify(Plan(keeps_answers=True))
+    assert ended.code == 3
+    assert ended.outcome("isolation")[2] == "not_isolated"
+    assert "bear the id of an earlier one" in ended.outcome("isolation")[1]
+
+
+def test_replicas_with_one_request_each_form_no_batch(certify: Certify) -> None:
+    """However many their gauges come to together."""
+    ended = certify(Plan(Surface.SGLANG, spread=True), behaviour=_slow())
+    assert ended.code == 3
+    assert ended.cert["verdict"] == "UNVERIFIED"
+    assert {"F1_overlap", "F3_coverage"} <= ended.amiss
+
+
+def test_an_endpoints_certificate_may_be_signed(
+    certify: Certify, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key, other = tmp_path / "sign", tmp_path / "other"
+    key.write_bytes(b"k" * 32)
+    other.write_bytes(b"o" * 32)
+    for file in (key, other):
+        file.chmod(0o600)
+    ended = certify(Plan(), "--sign-key", str(key))
+    assert ended.code == 0
+    assert b"k" * 32 not in written(ended.folder)
+    path = next(ended.folder.glob("*.json"))
+    assert main(["verify-cert", "--sign-key", str(key), str(path)]) == 3
+    assert "borne out by its evidence" in capsys.readouterr().out
+    assert main(["verify-cert", "--sign-key", str(other), str(path)]) != 0
+    assert "names another key" in capsys.readouterr().out
 
 
 def test_other_peoples_traffic_beside_the_load_is_stated(certify: Certify) -> None:

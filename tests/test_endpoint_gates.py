@@ -16,7 +16,7 @@ from batch_invariance.cli.main import main
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.endpoint import Engine
 from batch_invariance.invariance_diff.gates import GATES
-from batch_invariance.invariance_diff.gates_endpoint import ENDPOINT_GATES
+from batch_invariance.invariance_diff.gates_endpoint import ANSWERED_BEFORE, ENDPOINT_GATES
 from batch_invariance.invariance_diff.gauge import proves_company, read_gauge
 from batch_invariance.invariance_diff.model import Arm, Completion, Outcome, Source, Trial, Verdict
 from batch_invariance.invariance_diff.packed import (
@@ -27,6 +27,7 @@ from batch_invariance.invariance_diff.packed import (
 )
 from batch_invariance.invariance_diff.records import (
     Counters,
+    Event,
     Footer,
     GaugeSamples,
     LifetimeEnd,
@@ -183,6 +184,30 @@ def _identity(**changes: object) -> Change:
     )
 
 
+def _counters_anew(records: Records) -> Records:
+    """Another process counts from A3 on, which says the same of itself as the one before."""
+    first = next(r for r in records if isinstance(r, PassStart) and r.arm is Arm.A3).counters
+    late, out = False, []
+    for record in records:
+        late |= isinstance(record, PassStart) and record.arm is Arm.A3
+        if late and isinstance(record, (PassStart, WaveEnd, PassEnd)):
+            now = record.counters
+            counters = Counters(
+                (now.decode_total or 0) - (first.decode_total or 0),
+                (now.predicted_total or 0) - (first.predicted_total or 0),
+                (now.prompt_total or 0) - (first.prompt_total or 0),
+                now.cached_total,
+            )
+            record = replace(record, counters=counters)
+        out.append(record)
+    return tuple(out)
+
+
+def _answered_before(records: Records) -> Records:
+    event = Event(ANSWERED_BEFORE, "id chatcmpl-7", Arm.C, 0)
+    return (*records[:-1], event, records[-1])
+
+
 def _unseen_control(records: Records) -> Records:
     """The planted request answers as arm A does."""
     planted = trial_of(records, lambda t: t.perturbed)
@@ -327,6 +352,15 @@ CASES = (
         on_kind(LifetimeEnd, lambda r: replace(r, identity=replace(r.identity, build="b"))),
         "while the run went on",
     ),
+    Case("isolation", FAIL, "not_isolated", _answered_before, "id of an earlier one"),
+    Case("identity", FAIL, "identity_mismatch", _counters_anew, "ran backwards by arm A3 pass 0"),
+    Case(
+        "identity",
+        FAIL,
+        "identity_mismatch",
+        _said(True, **{"model in answers": "org/fallback, org/fake-1b"}),
+        "model in answers",
+    ),
     Case("identity", UNKNOWN, "identity_unknown", _identity(model=None), "does not list"),
     Case("identity", UNKNOWN, "identity_unknown", _identity(build=None), "names no version"),
     Case(
@@ -435,16 +469,22 @@ def test_a_gauge_speaks_only_where_steps_are_not_counted(green: Records) -> None
 
     counted = recertify(polls(green))
     assert counted.overlap.witness == "decode_count"
-    alone = then(polls, _counters(decode_total=None))
+    unhurried = on_trials(
+        lambda t: t.key.arm in (Arm.A, Arm.A2),
+        lambda t: replace(t, complete_ts=t.dispatch_ts + 1.0),
+    )
+    alone = then(polls, _counters(decode_total=None), unhurried)
     gauged = recertify(alone(green))
     assert gauged.overlap.witness == "scheduler_gauge"
     assert gauged.verdict is Verdict.GREEN
-    slow = on_trials(
-        lambda t: t.key.arm is Arm.A,
-        lambda t: replace(t, complete_ts=t.dispatch_ts + 1e-4),
-    )
-    late = recertify(slow(alone(green)))
-    assert reason(late, "F3_coverage") == "weak_witness"
+    for arm in (Arm.A, Arm.A2):
+        # One of them may be slow at what the server computes for the first time.
+        slow = on_trials(
+            lambda t, arm=arm: t.key.arm is arm,
+            lambda t: replace(t, complete_ts=t.dispatch_ts + 1e-4),
+        )
+        late = recertify(then(alone, slow)(green))
+        assert reason(late, "F3_coverage") == "weak_witness"
     assert "of the time that its requests take one at a time" in measured(late, "F1_overlap")
     busy = recertify(_gained("predicted_total", Arm.C, 0, 5)(alone(green)))
     assert busy.overlap.tested_n == 4
@@ -485,11 +525,20 @@ def test_an_arm_of_the_other_kind_is_not_planned(green: Records) -> None:
 
 
 def test_llama_cpp_shares_with_neighbours_alone(green: Records) -> None:
-    def as_llama(header: Any) -> Any:
-        return replace(header, endpoint=replace(header.endpoint, engine=Engine.LLAMA_CPP))
+    """And with nobody for certain where requests cannot name their slot."""
 
-    certificate = recertify(on_header(as_llama)(green))
-    assert certificate.cobatch_coverage.n_co_batched == N_ITEMS
+    def as_llama(header: Any, pinned: bool) -> Any:
+        sampling = header.plan.sampling
+        dialect = replace(sampling.dialect, pins_slots=pinned)
+        plan = replace(header.plan, sampling=replace(sampling, dialect=dialect))
+        endpoint = replace(header.endpoint, engine=Engine.LLAMA_CPP)
+        return replace(header, endpoint=endpoint, plan=plan)
+
+    pinned = recertify(on_header(lambda h: as_llama(h, True))(green))
+    assert pinned.cobatch_coverage.n_co_batched == N_ITEMS
+    loose = recertify(on_header(lambda h: as_llama(h, False))(green))
+    assert loose.cobatch_coverage.n_co_batched == 0
+    assert loose.verdict is Verdict.UNVERIFIED
 
 
 # The gauge by itself.

@@ -18,13 +18,13 @@ from fake_endpoints import KEY, MODEL, FakeEndpoint, Plan, Surface
 ITEMS = [{"id": f"q{i}", "prompt": f"Question {i}: " + "word " * (3 + i % 5)} for i in range(8)]
 
 
-def _lives(folder: Path, server: FakeEndpoint, command: str, n: int) -> int:
+def _lives(folder: Path, server: FakeEndpoint, command: str, n: int, *more: str) -> int:
     (folder / "w.json").write_text(json.dumps(ITEMS), "utf-8")
     (folder / "key").write_text(KEY, "utf-8")
     words = ["certify-endpoint", "--url", server.url, "--model", MODEL, "--quiet"]
     words += ["--workset", str(folder / "w.json"), "--concurrency", "4", "--passes", "2"]
     words += ["--max-tokens", "12", "--api-key-file", str(folder / "key")]
-    words += ["--lifetimes", str(n), "--restart-command", command, "--ready-timeout", "5"]
+    words += ["--lifetimes", str(n), "--restart-command", command, "--ready-timeout", "5", *more]
     return main([*words, "--out-dir", str(folder / "out")])
 
 
@@ -58,6 +58,30 @@ def test_a_restart_that_cannot_be_seen_is_said_to_be_unseen(
     assert rate["rate_upper_bound_95"] is None
     assert rate["lifetimes"][1]["restart_seen"] is None
     assert "nothing shows the restart" in capsys.readouterr().out
+
+
+def test_lifetimes_that_may_be_one_have_no_bound(tmp_path: Path) -> None:
+    with FakeEndpoint(Plan(Surface.LLAMA_CPP)) as server:
+        assert _lives(tmp_path, server, "true", 2) == 3
+    rate = json.loads((tmp_path / "out" / "lifetimes.json").read_bytes())
+    assert [one["verdict"] for one in rate["lifetimes"]] == ["GREEN", "GREEN"]
+    assert (rate["rate"], rate["rate_upper_bound_95"]) == (0.0, None)
+
+
+def test_every_lifetime_is_signed(tmp_path: Path) -> None:
+    starts, key = tmp_path / "starts", tmp_path / "sign"
+    starts.write_bytes(b"")
+    key.write_bytes(b"k" * 32)
+    key.chmod(0o600)
+    signed = ("--sign-key", str(key))
+    with FakeEndpoint(Plan(started_by=starts)) as server:
+        command = f"printf x >> {shlex.quote(str(starts))}"
+        assert _lives(tmp_path, server, command, 2, *signed) == 0
+    rate = json.loads((tmp_path / "out" / "lifetimes.json").read_bytes())
+    for one in rate["lifetimes"]:
+        path = tmp_path / "out" / one["certificate"]
+        assert path.with_name(path.name + ".hmac").exists()
+        assert main(["verify-cert", *signed, str(path)]) == 3
 
 
 @pytest.mark.parametrize("words", [["--lifetimes", "2"], ["--restart-command", "true"]])

@@ -157,6 +157,7 @@ def run_lifetimes(job: Job, address: Address, limits: Limits, targets: CiTargets
     write_atomic(rate_file, data)
     write_ci_outputs(targets, cells)
     green = all(outcome.verdict is Verdict.GREEN for outcome in rate.lifetimes)
+    green = green and rate.all_restarts_seen
     code = ExitCode.PROMOTABLE if green else ExitCode.NOT_PROMOTED
     if args.json:
         print(json.dumps({**to_json(rate), "exit_code": code}))

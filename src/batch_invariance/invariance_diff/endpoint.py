@@ -97,12 +97,22 @@ class Endpoint:
     claim: str | None
     n_probes: int
 
-    @property
-    def any_lane_shares(self) -> bool:
-        """Whether requests in one forward pass are in the same matrix products, whichever they
-        are. llama.cpp cuts a pass into runs of neighbouring slots unless its KV cache is unified,
-        which it does not say."""
-        return self.engine is not Engine.LLAMA_CPP
+
+class Sharing(str, Enum):
+    """Which requests in one forward pass are sure to be in the same matrix products: those of any
+    lanes, those of neighbouring lanes, or nobody can tell."""
+
+    ANY_LANE = "any_lane"
+    NEIGHBOURS = "neighbours"
+    UNTOLD = "untold"
+
+
+def sharing(engine: Engine, dialect: Dialect) -> Sharing:
+    """llama.cpp cuts a pass into runs of neighbouring slots unless its KV cache is unified, which
+    it does not say; where requests cannot name their slot, neighbours are not known either."""
+    if engine is not Engine.LLAMA_CPP:
+        return Sharing.ANY_LANE
+    return Sharing.NEIGHBOURS if dialect.pins_slots else Sharing.UNTOLD
 
 
 COUNTERS_OF = {

@@ -138,6 +138,9 @@ class Facts:
     control: ControlFacts = field(default_factory=ControlFacts)
     events: list[Event] = field(default_factory=list)
     said: list[ServerSaid] = field(default_factory=list)
+    ran_back: list[str] = field(default_factory=list)
+    """Passes in which, or before which, a counter of the server says less than it did within the
+    same lifetime."""
     footer: Footer | None = None
     plan_faults: list[str] = field(default_factory=list)
     n_trials: int = 0

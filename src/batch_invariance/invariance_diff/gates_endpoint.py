@@ -19,6 +19,8 @@ from batch_invariance.invariance_diff.reading import Reading, failed, passed, un
 from batch_invariance.invariance_diff.tracker import PassFacts
 
 REPEATS = {"A2": "AA", "A3": "AA3"}
+ANSWERED_BEFORE = "answered_before"
+"""The event of an answer that bears the id of an earlier one."""
 
 
 def check_reference(e: Examined) -> Reading:
@@ -73,6 +75,9 @@ def check_isolation(e: Examined) -> Reading:
 def _cache(facts: Facts, endpoint: Endpoint) -> tuple[list[str], list[str]]:
     """(faults, unknowns) of prompts that came from a cache, by the answers and by the counter."""
     i = facts.isolation
+    before = sum(event.what == ANSWERED_BEFORE for event in facts.events)
+    if before:
+        return [f"{before} answers bear the id of an earlier one, as from a cache of answers"], []
     if i.cache_used:
         return [f"{i.cache_used} responses reused a prompt cache"], []
     counted = [p.cached for p in facts.passes]
@@ -181,6 +186,9 @@ def check_identity(e: Examined) -> Reading:
             missing.append("it was not asked again at the end")
         elif life.end.identity != said:
             faults.append("it changed what it says of itself while the run went on")
+    if facts.ran_back:
+        where = _names(facts.ran_back)
+        faults.append(f"its counters ran backwards by {where}: another process or replica answers")
     changed = changed_facts(facts)
     if changed:
         faults.append(f"it changed what it says of itself: {', '.join(changed[:4])}")

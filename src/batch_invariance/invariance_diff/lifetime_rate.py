@@ -32,7 +32,8 @@ class LifetimeOutcome:
 @dataclass(frozen=True, slots=True)
 class LifetimeRate:
     """The lifetime rate: `n_diverged` of `n_judged` lifetimes diverged. Where none did,
-    `rate_upper_bound_95` bounds it (Clopper and Pearson, zero events), if the restarts were real.
+    `rate_upper_bound_95` bounds it (Clopper and Pearson, zero events), but not where some restart
+    was not seen: what may be one lifetime does not count as two.
     `n_reference_changed` counts items whose serial answer is not the same in all lifetimes."""
 
     model: str
@@ -44,6 +45,11 @@ class LifetimeRate:
     rate_upper_bound_95: float | None
     n_reference_changed: int
     lifetimes: tuple[LifetimeOutcome, ...]
+
+    @property
+    def all_restarts_seen(self) -> bool:
+        """Whether something shows every restart."""
+        return all(one.restart_seen for one in self.lifetimes[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +71,8 @@ def lifetime_rate(lived: Sequence[Lived]) -> LifetimeRate:
         for row in one.certificate.rows:
             answers.setdefault(row.id, set()).add(row.content_sha)
     first = lived[0].certificate
+    unseen = any(not one.restart_seen for one in outcomes[1:])
+    bound = exact_zero_bound(len(judged), CONFIDENCE)
     return LifetimeRate(
         model=first.model,
         dispatch_n=first.dispatch_n,
@@ -72,7 +80,7 @@ def lifetime_rate(lived: Sequence[Lived]) -> LifetimeRate:
         n_judged=len(judged),
         n_diverged=n_diverged,
         rate=n_diverged / len(judged) if judged else None,
-        rate_upper_bound_95=None if n_diverged else exact_zero_bound(len(judged), CONFIDENCE),
+        rate_upper_bound_95=None if n_diverged or unseen else bound,
         n_reference_changed=sum(len(found) > 1 for found in answers.values()),
         lifetimes=outcomes,
     )

@@ -15,6 +15,7 @@ from batch_invariance.invariance_diff.codec import shown
 from batch_invariance.invariance_diff.comparisons import OF_ENDPOINT, PAIRS, Comparisons
 from batch_invariance.invariance_diff.control import planted_body
 from batch_invariance.invariance_diff.diff import margins
+from batch_invariance.invariance_diff.endpoint import sharing
 from batch_invariance.invariance_diff.facts import (
     PLANNED_ARMS,
     Facts,
@@ -46,7 +47,12 @@ from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
 from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, check_schedule
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
-from batch_invariance.invariance_diff.tracker import PassTracker
+from batch_invariance.invariance_diff.tracker import (
+    NO_COUNTERS,
+    PassTracker,
+    latest,
+    ran_back,
+)
 from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.invariance_diff.workset import items_sha256
 
@@ -62,11 +68,16 @@ class Fold:
         endpoint = header.endpoint
         self._compared = Comparisons(items, PAIRS if endpoint is None else OF_ENDPOINT)
         self._open: PassTracker | None = None
+        self._counters = NO_COUNTERS
+        self._alone: dict[int, float] = {}
         self._arm_c = ArmC(self._facts, self._compared)
         cell = header.cell
         # A build without the flag for it is taken to split, which shares less.
         self._layout = Layout(cell.kv_unified is True, cell.n_ubatch)
-        self._any_lane_shares = None if endpoint is None else endpoint.any_lane_shares
+        dialect = header.plan.sampling.dialect
+        self._sharing = (
+            None if endpoint is None or dialect is None else sharing(endpoint.engine, dialect)
+        )
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
         self._confirmed: set[tuple[int, int]] = set()
@@ -77,6 +88,8 @@ class Fold:
         facts = self._facts
         if facts.footer is not None:
             raise EvidenceError("evidence", ["a record follows the footer"])
+        if isinstance(record, (PassStart, WaveEnd, PassEnd)):
+            self._watch(record)
         if isinstance(record, Trial):
             self._trial(record)
         elif isinstance(record, PassStart):
@@ -94,6 +107,7 @@ class Fold:
             self._close(record)
         elif isinstance(record, LifetimeStart):
             facts.lifetimes.append(Lifetime(record))
+            self._counters = NO_COUNTERS
         elif isinstance(record, LifetimeEnd):
             if not facts.lifetimes or facts.lifetimes[-1].start.index != record.index:
                 raise EvidenceError("evidence", ["a server lifetime ends that never began"])
@@ -109,6 +123,12 @@ class Fold:
             self._resumed(record)
         elif isinstance(record, Footer):
             facts.footer = record
+
+    def _watch(self, record: PassStart | WaveEnd | PassEnd) -> None:
+        name = f"arm {record.arm.value} pass {record.pass_index}"
+        if ran_back(self._counters, record.counters) and name not in self._facts.ran_back:
+            self._facts.ran_back.append(name)
+        self._counters = latest(self._counters, record.counters)
 
     def _tracker(self, arm: Arm, pass_index: int) -> PassTracker:
         tracker = self._open
@@ -142,7 +162,7 @@ class Fold:
                 plan, self._facts.header, self._lengths()
             ):
                 self._facts.plan_faults.append(f"{name} ran another schedule than planned")
-        self._open = PassTracker(record, self._layout, self._any_lane_shares)
+        self._open = PassTracker(record, self._layout, self._sharing)
 
     def _lengths(self) -> list[int]:
         return [answered_tokens(self._compared.of_a(i)) for i in self._all_items]
@@ -173,6 +193,7 @@ class Fold:
         else:
             facts.isolation.note(result)
             self._note_mode(trial)
+            self._note_alone(trial)
         self._route(trial)
 
     def _expected_body(self, trial: Trial) -> str:
@@ -236,13 +257,19 @@ class Fold:
             self._arm_c.close(tracker)
         self._open = None
 
+    def _note_alone(self, trial: Trial) -> None:
+        """The faster of A and A2: a server may be slow at what it computes for the first time."""
+        if trial.key.arm in (Arm.A, Arm.A2):
+            item, span = trial.key.item, trial.complete_ts - trial.dispatch_ts
+            self._alone[item] = min(span, self._alone.get(item, span))
+
     def _alone_s(self, tracker: PassTracker) -> float | None:
-        """How long the requests of a pass of C took in arm A; None where one of them is unknown."""
+        """How long the requests of a pass of C took one at a time; None where one is unknown."""
         if tracker.start.arm is not Arm.C:
             return None
-        alone = [self._compared.of_a(sent.item) for sent in tracker.sent]
-        spans = [t.complete_ts - t.dispatch_ts for t in alone if t is not None]
-        return math.fsum(spans) if len(spans) == len(alone) else None
+        spans = [self._alone.get(sent.item) for sent in tracker.sent]
+        known = [span for span in spans if span is not None]
+        return math.fsum(known) if len(known) == len(spans) else None
 
     def _resumed(self, record: Resumed) -> None:
         """The open pass is void: it proves nothing, but the divergences in it stay counted."""

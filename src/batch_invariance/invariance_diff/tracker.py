@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.decode_witness import DecodeTally, Sent, TaskTally
 from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.endpoint import Sharing
 from batch_invariance.invariance_diff.gauge import GaugeReading, Poll, proves_company, read_gauge
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.overlap import (
@@ -97,11 +98,10 @@ class Member:
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(
-        self, start: PassStart, layout: Layout, any_lane_shares: bool | None = None
-    ) -> None:
+    def __init__(self, start: PassStart, layout: Layout, sharing: Sharing | None = None) -> None:
         self.start = start
-        self._any_lane_shares = layout.kv_unified if any_lane_shares is None else any_lane_shares
+        own = Sharing.ANY_LANE if layout.kv_unified else Sharing.NEIGHBOURS
+        self._sharing = own if sharing is None else sharing
         self._polls: list[Poll] = []
         self._log = DecodeTally(layout)
         self._matched: dict[tuple[int, int], TaskTally] = {}
@@ -201,7 +201,9 @@ class PassTracker:
         `sequential`), so only a neighbouring lane is sure to be in the same piece; under unified KV
         any lane is, and the longest of them bounds best.
         """
-        if not self._any_lane_shares:
+        if self._sharing is Sharing.UNTOLD:
+            return []
+        if self._sharing is Sharing.NEIGHBOURS:
             return [by_lane[n] for n in (lane - 1, lane + 1) if n in by_lane]
         return ordered[1:2] if own == ordered[0] else ordered[:1]
 
@@ -349,6 +351,29 @@ def counter_delta(before: int | None, after: int | None) -> int | None:
     if before is None or after is None or after < before:
         return None
     return after - before
+
+
+def ran_back(before: Counters, after: Counters) -> bool:
+    """Whether any counter says less than it did."""
+    return any(
+        old is not None and new is not None and new < old
+        for old, new in zip(_values(before), _values(after), strict=True)
+    )
+
+
+def latest(before: Counters, after: Counters) -> Counters:
+    """The last known value of each counter."""
+    pairs = zip(_values(before), _values(after), strict=True)
+    return Counters(*(old if new is None else new for old, new in pairs))
+
+
+def _values(counters: Counters) -> tuple[int | None, ...]:
+    return (
+        counters.decode_total,
+        counters.predicted_total,
+        counters.prompt_total,
+        counters.cached_total,
+    )
 
 
 def sent_of(trial: Trial) -> Sent:

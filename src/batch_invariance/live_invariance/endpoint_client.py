@@ -29,7 +29,7 @@ LEAST_SECRET = 8
 `EMPTY` of many local servers, may stand in an answer by itself."""
 STRUCK_OUT = b"[key]"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-FINGERPRINT = re.compile(rb'"system_fingerprint"\s*:\s*"([^"\\]{1,200})"')
+TEXT_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class EndpointClient(Client):
     """A `Client` that obeys 429, counts requests and tokens, and lets no key come back.
 
     `spent` says why nothing more may be sent, None while something may. `fingerprints` are the
-    `system_fingerprint`s of all answers.
+    `system_fingerprint`s of all answers, and `models` the models that they name.
     """
 
     def __init__(
@@ -82,7 +82,10 @@ class EndpointClient(Client):
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._waits: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._ids: set[str] = set()
+        self._repeated: queue.SimpleQueue[str] = queue.SimpleQueue()
         self.fingerprints: set[str] = set()
+        self.models: set[str] = set()
         self.n_requests = 0
         self.n_tokens = 0
 
@@ -111,11 +114,12 @@ class EndpointClient(Client):
 
     def waits(self) -> Iterator[str]:
         """What was said of rate limits since the last call, one text for each."""
-        while True:
-            try:
-                yield self._waits.get_nowait()
-            except queue.Empty:
-                return
+        return _drained(self._waits)
+
+    def repeated(self) -> Iterator[str]:
+        """Ids of answers since the last call that an earlier answer had, on a server that gives
+        its answers ids."""
+        return _drained(self._repeated)
 
     def post(self, path: str, body: bytes, timeout: float) -> Exchange:
         """POST once, and again for as long as the server says 429 and patience lasts."""
@@ -135,6 +139,7 @@ class EndpointClient(Client):
                 used = 0 if refused else used_tokens(exchange)
                 self.n_tokens += (reserved if used is None else used) - reserved
             if not refused:
+                self._note(exchange)
                 return exchange
             asked = retry_after(exchange.headers.get("retry-after"), time.time())
             pause = min(LONGEST_WAIT_S, wait_s if asked is None else asked)
@@ -148,12 +153,27 @@ class EndpointClient(Client):
 
     def send(self, path: str, body: bytes | None, timeout: float) -> Exchange:
         """One request, with the key struck out of what comes back."""
-        exchange = self._without_key(super().send(path, body, timeout))
-        found = FINGERPRINT.search(exchange.body)
-        if found is not None:
-            with self._lock:
-                self.fingerprints.add(found[1].decode("utf-8", "replace"))
-        return exchange
+        return self._without_key(super().send(path, body, timeout))
+
+    def _note(self, exchange: Exchange) -> None:
+        """Takes down which model, build and id an answer names."""
+        try:
+            said: Any = json.loads(exchange.body) if exchange.ok else None
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(said, dict):
+            return
+        fingerprint, model, answer = (
+            value[:TEXT_LIMIT] if isinstance(value := said.get(name), str) else ""
+            for name in ("system_fingerprint", "model", "id")
+        )
+        with self._lock:
+            self.fingerprints |= {fingerprint} - {""}
+            self.models |= {model} - {""}
+            # A server that calls all of its answers the same gives them no id.
+            if answer in self._ids and len(self._ids) > 1:
+                self._repeated.put(answer)
+            self._ids |= {answer} - {""}
 
     def _without_key(self, exchange: Exchange) -> Exchange:
         secret = self._secret
@@ -169,6 +189,14 @@ class EndpointClient(Client):
             failure=failure,
             headers={n: v.replace(key, mark) for n, v in exchange.headers.items()},
         )
+
+
+def _drained(source: queue.SimpleQueue[str]) -> Iterator[str]:
+    while True:
+        try:
+            yield source.get_nowait()
+        except queue.Empty:
+            return
 
 
 MAX_TOKENS = re.compile(rb'"max_tokens":(\d{1,9})[,}]')

@@ -80,6 +80,7 @@ def look(client: EndpointClient, metrics: Client, model: str) -> Told:
     started = read_samples(metrics.get(METRICS_PATH, ASK_TIMEOUT_S).body, PROCESS_START)
     _keep(facts, PROCESS_START, started.get(PROCESS_START))
     _keep(facts, "system_fingerprint", ", ".join(sorted(client.fingerprints)) or None)
+    _keep(facts, "model in answers", ", ".join(sorted(client.models)) or None)
     return Told(facts, _identity(client, facts, entry))
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from batch_invariance.invariance_diff.control import plan_ban, plan_exchange
 from batch_invariance.invariance_diff.endpoint_report import RATE_LIMITED
+from batch_invariance.invariance_diff.gates_endpoint import ANSWERED_BEFORE
 from batch_invariance.invariance_diff.model import Arm, FailureKind
 from batch_invariance.invariance_diff.records import (
     ControlPlan,
     ExitInfo,
-    Identity,
     LifetimeEnd,
     LifetimeStart,
     ServerSaid,
@@ -131,6 +131,8 @@ class EndpointPasses(Passes):
 
     def _recorded(self, ref: PassRef, answer: Answered) -> None:
         self._tell_waits(ref)
+        for name in self._target.client.repeated():
+            self._recorder.event(ANSWERED_BEFORE, f"id {name}", ref.arm, ref.index)
         failure = answer.exchange.failure
         if failure is not None and failure.kind is FailureKind.NOT_SENT:
             raise StopRun(f"stopped: {failure.detail}")
@@ -191,7 +193,7 @@ def _lifetime(recorder: Recorder, target: Target, timeout_s: float) -> None:
 def _say_goodbye(recorder: Recorder, target: Target) -> None:
     """Asks the server once more who it is."""
     end = look(target.client, target.metrics, recorder.header.cell.model)
-    silent = end.identity == Identity(None, None, None, None)
+    silent = not end.facts
     if not silent:
         recorder.write(ServerSaid(0, True, end.facts))
     recorder.write(LifetimeEnd(0, None if silent else end.identity, None, time.monotonic()))
