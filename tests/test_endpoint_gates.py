@@ -203,6 +203,14 @@ def _counters_anew(records: Records) -> Records:
     return tuple(out)
 
 
+def _speculates(place: str) -> Change:
+    def changed(header: Any) -> Any:
+        said = {**header.endpoint.said, place: "EAGLE"}
+        return replace(header, endpoint=replace(header.endpoint, said=said))
+
+    return on_header(changed)
+
+
 def _answered_before(records: Records) -> Records:
     event = Event(ANSWERED_BEFORE, "id chatcmpl-7", Arm.C, 0)
     return (*records[:-1], event, records[-1])
@@ -351,6 +359,13 @@ CASES = (
         "identity_mismatch",
         on_kind(LifetimeEnd, lambda r: replace(r, identity=replace(r.identity, build="b"))),
         "while the run went on",
+    ),
+    Case(
+        "isolation",
+        FAIL,
+        "not_isolated",
+        _speculates("/server_info speculative_algorithm"),
+        "EAGLE",
     ),
     Case("isolation", FAIL, "not_isolated", _answered_before, "id of an earlier one"),
     Case("identity", FAIL, "identity_mismatch", _counters_anew, "ran backwards by arm A3 pass 0"),

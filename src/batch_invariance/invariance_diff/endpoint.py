@@ -115,6 +115,8 @@ def sharing(engine: Engine, dialect: Dialect) -> Sharing:
     return Sharing.NEIGHBOURS if dialect.pins_slots else Sharing.UNTOLD
 
 
+SPECULATION = "speculative_algorithm"
+"""The field of SGLang's server info that names how it speculates, null where it does not."""
 COUNTERS_OF = {
     Engine.LLAMA_CPP: "start llama-server with --metrics",
     Engine.VLLM: "start vLLM without --disable-log-stats and let /metrics through",

@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from batch_invariance.invariance_diff import rules
-from batch_invariance.invariance_diff.endpoint import COUNTERS_OF, NO_CACHE_OF, Endpoint
+from batch_invariance.invariance_diff.endpoint import (
+    COUNTERS_OF,
+    NO_CACHE_OF,
+    SPECULATION,
+    Endpoint,
+)
 from batch_invariance.invariance_diff.facts import SERIAL_ARMS, Facts
 from batch_invariance.invariance_diff.gates import GATES, Examined, Gate
 from batch_invariance.invariance_diff.gates_server import chunk_allowance
@@ -54,6 +59,11 @@ def check_isolation(e: Examined) -> Reading:
         faults.append(f"{i.truncated} responses ended at the context's end")
     if i.speculated:
         faults.append(f"{i.speculated} responses used speculation")
+    faults += [
+        f"it speculates by its {name}: {value}"
+        for name, value in endpoint.said.items()
+        if name.endswith(f" {SPECULATION}")
+    ]
     if i.foreign_bodies:
         faults.append(f"{i.foreign_bodies} requests were not the item's one body")
     if i.truncation_unknown:

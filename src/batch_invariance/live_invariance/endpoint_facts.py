@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from batch_invariance.invariance_diff.endpoint import Engine, Offered
+from batch_invariance.invariance_diff.endpoint import SPECULATION, Engine, Offered
 from batch_invariance.invariance_diff.records import Identity
 from batch_invariance.invariance_diff.response import MAX_COUNT
 from batch_invariance.live_invariance.endpoint_client import EndpointClient
@@ -26,8 +26,8 @@ MODELS = "/v1/models"
 ASKED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("/version", ("version",)),
     ("/props", ("build_info", "model_path", "total_slots")),
-    ("/server_info", ("version", "model_path")),
-    ("/get_server_info", ("version", "model_path")),
+    ("/server_info", ("version", "model_path", SPECULATION)),
+    ("/get_server_info", ("version", "model_path", SPECULATION)),
     ("/info", ("version", "sha", "model_id", "model_sha", "docker_label")),
     ("/api/version", ("version",)),
 )
