@@ -59,7 +59,7 @@ class Faults:
     `metrics_shape`: a key of `METRICS`. `drift`: a key of `DRIFT`. `props_without`: fields that
     `/props` does not have. `foreign_tokens`: so many more tokens than asked for are counted with
     each completion. `freeze_at_completion`: the whole process stands still from then on.
-    `lose_guardian_at_completion`: it kills its parent. `daemonise`: the process that was started
+    `lose_guardian_at_completion`: it kills its parent and never answers. `daemonise`: the process that was started
     ends and leaves the server to itself. `busy_ignores_sigterm`: a first SIGTERM while a request
     runs is not heeded, a second ends it with exit code 1. `log_limit_bytes`: nothing more can be
     written to the log. `old_build`: it knows the flags of `OLD_HELP` alone and ends at any other.
