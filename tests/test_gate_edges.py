@@ -555,7 +555,10 @@ def test_identity_of_the_model_is_its_name_between_launches(path: str, outcome: 
     certificate = run(on_kind(LifetimeStart, moved), on_kind(LifetimeEnd, moved))
     assert outcomes(certificate)["identity"] is outcome
     if outcome is FAIL:
-        assert measured(certificate, "identity") == "the model differs between launches"
+        text = (
+            "launch 1 serves another model than mock-model.gguf; the model differs between launches"
+        )
+        assert measured(certificate, "identity") == text
 
 
 @pytest.mark.parametrize("path", ["m.gguf", "/a/m.gguf", "C:\\a\\m.gguf", "a/b\\m.gguf"])
