@@ -15,6 +15,7 @@ from batch_invariance.invariance_diff.records import (
     LifetimeEnd,
     LifetimeStart,
     Resumed,
+    SharedArm,
 )
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
 from batch_invariance.invariance_diff.stats import LogHistogram
@@ -128,6 +129,7 @@ class Facts:
     passes: list[PassFacts] = field(default_factory=list)
     n_void_passes: int = 0
     resumed: list[Resumed] = field(default_factory=list)
+    shared_arms: list[SharedArm] = field(default_factory=list)
     pairs: dict[str, PairReport] = field(default_factory=dict)
     items: list[ItemFacts] = field(default_factory=list)
     lost: list[LostTrial] = field(default_factory=list)

@@ -39,6 +39,8 @@ class Earlier:
 
 
 FRESH = Earlier()
+REFERENCE_ALONE = Earlier(control=True)
+"""For a plan of arms A and A2, which has no positive control."""
 
 
 def run_cell(
@@ -46,13 +48,11 @@ def run_cell(
 ) -> None:
     """Runs arms A and A2 on one slot, then B, C, confirm and P on N, less what is done `earlier`.
 
-    Leaves complete evidence, or evidence whose footer says where it ended; without a footer where a
-    signal interrupted it. A server that dies under the cell's load is such an end; raises
-    ServerError when a launch fails or the server dies before, WorkSetError when an item does not
-    fit the context.
+    The header has been written. Leaves complete evidence, or evidence whose footer says where it
+    ended; without a footer where a signal interrupted it. A server that dies under the cell's load
+    is such an end; raises ServerError when a launch fails or the server dies before, WorkSetError
+    when an item does not fit the context.
     """
-    if earlier is FRESH:
-        recorder.write(recorder.header)
     ended = COMPLETE
     try:
         _lifetimes(recorder, launcher, request_timeout_s, earlier)
@@ -66,18 +66,19 @@ def run_cell(
     except ServerDied as death:
         ended = str(death)
         if death.arm not in UNDER_LOAD:
-            _close(recorder, ended)
+            close_run(recorder, ended)
             raise ServerError(
                 f"{death} ({death.how}), before the cell's load: no verdict. "
                 f"The end of its log:\n{death.log_tail}"
             ) from death
     except BaseException as error:
-        _close(recorder, f"{type(error).__name__}: the run was not finished")
+        close_run(recorder, f"{type(error).__name__}: the run was not finished")
         raise
-    _close(recorder, ended)
+    close_run(recorder, ended)
 
 
-def _close(recorder: Recorder, ended: str) -> None:
+def close_run(recorder: Recorder, ended: str) -> None:
+    """Writes the footer and puts everything on the disk."""
     recorder.write(Footer(ended, recorder.n_trials, time.monotonic()))
     recorder.sync()
 

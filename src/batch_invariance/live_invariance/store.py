@@ -131,7 +131,16 @@ def safe_model_name(name: str) -> str:
 
 def cell_paths(out_dir: Path, model: str, ctx: int, n: int) -> CellPaths:
     """The file names of the cell (`model`, `ctx` tokens per slot, `n` slots) in `out_dir`."""
-    stem = f"{safe_model_name(model)}__ctx{ctx}__N{n}"
+    return _paths_of(out_dir, f"{safe_model_name(model)}__ctx{ctx}__N{n}")
+
+
+def shared_arm_paths(out_dir: Path, model: str, ctx: int) -> CellPaths:
+    """The files of arms A and A2 that all N of (`model`, `ctx`) share. No certificate is ever
+    written there; the name serves the lock."""
+    return _paths_of(out_dir, f"{safe_model_name(model)}__ctx{ctx}__A")
+
+
+def _paths_of(out_dir: Path, stem: str) -> CellPaths:
     certificate, evidence = out_dir / f"{stem}.json", out_dir / f"{stem}{EVIDENCE_SUFFIX}"
     return CellPaths(certificate, evidence, previous_path(certificate), previous_path(evidence))
 
