@@ -65,7 +65,7 @@ def sharing_faults(header: Header, origin: Header) -> list[str]:
     All that could change what the arms record must be equal: model, server, context per slot,
     flags, environment, sampling, work-set, scorer, rules and machine.
     """
-    wanted, found = _comparable(shared_header(header)), _comparable(origin)
+    wanted, found = comparable(shared_header(header)), comparable(origin)
     faults = [
         f"{name} is {_short(found.get(name))}, the cell has {_short(wanted.get(name))}"
         for name in sorted(wanted.keys() | found.keys())
@@ -74,8 +74,8 @@ def sharing_faults(header: Header, origin: Header) -> list[str]:
     return faults + _other_machine(header.observer, origin.observer)
 
 
-def _comparable(header: Header) -> Mapping[str, object]:
-    """What must be equal, by dotted names."""
+def comparable(header: Header) -> Mapping[str, object]:
+    """What a run is about, by dotted names: all of its header but when and by whom it is run."""
     fields = to_json(header)
     for name in ("ts_utc", "observer"):
         del fields[name]

@@ -140,6 +140,11 @@ def shared_arm_paths(out_dir: Path, model: str, ctx: int) -> CellPaths:
     return _paths_of(out_dir, f"{safe_model_name(model)}__ctx{ctx}__A")
 
 
+def index_paths(out_dir: Path, index_name: str) -> CellPaths:
+    """The index of a sweep in `out_dir`, in the place of a certificate; there is no evidence."""
+    return _paths_of(out_dir, index_name.removesuffix(".json"))
+
+
 def _paths_of(out_dir: Path, stem: str) -> CellPaths:
     certificate, evidence = out_dir / f"{stem}.json", out_dir / f"{stem}{EVIDENCE_SUFFIX}"
     return CellPaths(certificate, evidence, previous_path(certificate), previous_path(evidence))
