@@ -24,6 +24,7 @@ from batch_invariance.invariance_diff import gates, gates_server, records
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import FailureKind, Outcome, Source, Verdict
+from batch_invariance.invariance_diff.stats import exact_zero_bound
 from batch_invariance.live_invariance.flags import OWNED_FLAGS, check_user_flags
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -144,10 +145,20 @@ def _cli_generator() -> ModuleType:
     return module
 
 
-def test_the_table_of_cells_is_that_of_the_checked_in_run() -> None:
-    script = str(ROOT / "docs" / "generate_cells.py")
+def test_the_bounds_of_the_method_are_those_of_the_program() -> None:
+    page = (ROOT / "docs" / "method.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) % \|$", page, re.MULTILINE)
+    assert len(rows) == 6
+    for prompts, share in rows:
+        bound = exact_zero_bound(int(prompts), 0.95)
+        assert bound is not None
+        assert f"{bound:.1%}" == f"{share}%"
+
+
+def test_the_tables_are_those_of_the_checked_in_runs() -> None:
+    script = str(ROOT / "docs" / "generate_tables.py")
     done = subprocess.run([sys.executable, script, "--check"])
-    assert done.returncode == 0, "run python docs/generate_cells.py"
+    assert done.returncode == 0, "run python docs/generate_tables.py"
 
 
 def test_the_page_of_the_command_line_is_in_step() -> None:

@@ -108,7 +108,7 @@ def test_short_prompts_of_a_real_model_are_green_and_promotable(
     workset = ROOT / "examples" / "workset_short.json"
     cell = model_cell(live_server, live_model, tmp_path, workset, *QUICK, "--cert-source", "live")
     assert (cell.code, cell.cert["status"], cell.cert["source"]) == (0, "green", "live")
-    assert cell.cert["overlap"]["witness"] == "decode_count"
+    assert cell.cert["overlap"]["witness"] == "decode_log"
     assert cell.cert["overlap"]["tested_n"] == 4
     assert cell.cert["controls"]["token_sensitive"] is True
     assert main(["verify-cert", str(cell.path)]) == 0

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from batch_invariance.invariance_diff.codec import from_json, to_json
+from batch_invariance.invariance_diff.decode_witness import DecodeTally
 from batch_invariance.invariance_diff.model import (
     Arm,
     Completion,
@@ -23,14 +24,17 @@ from batch_invariance.invariance_diff.model import (
 )
 from batch_invariance.invariance_diff.packed import pack_floats, pack_ids
 from batch_invariance.invariance_diff.probe import (
+    LoadLog,
     ProbeOutcome,
     ProbeResult,
     ProbeRun,
     WaveCount,
     judge_probe,
+    read_load_log,
 )
 from batch_invariance.invariance_diff.records import Counters, SlotSamples
 from batch_invariance.invariance_diff.tracker import NO_COUNTERS
+from batch_invariance.invariance_diff.ubatch import Layout
 from reports_fixtures import Cell, Outcome, cli, make_cell
 
 # The pure result.
@@ -222,6 +226,29 @@ def test_a_blunt_count_is_made_good_by_the_warm_up_and_busy_slots() -> None:
     four["load"] = queue
     result = judge_probe(probe_run([ALONE] * 4, slots=SlotSamples(3, 4), **four))
     assert result.overlap.tested_n == 1
+
+
+def test_the_log_of_forward_passes_proves_what_a_count_is_too_blunt_for() -> None:
+    blunt = WaveCount(counters(0), counters(9), 12)
+    four: dict[str, Any] = {"parallel": 4, "load": blunt, "warmup": blunt, "slots": None}
+    tally = DecodeTally(Layout(True, 512))
+    prompts = tuple(n for lane in range(4) for n in (lane, 10 + lane, 9))
+    alone = [(1, 3, 13, 0)] * 6
+    tally.add([(1, *prompts), (2, *(n for lane in range(4) for n in (lane, 10 + lane, 0)))])
+    run = probe_run([ALONE] * 4, **four)
+    run = replace(run, concurrent=tuple(trial(i, ALONE, 4) for i in range(4)))
+    disagrees = read_load_log(tally, run.concurrent, blunt)
+    assert disagrees == LoadLog(None, "the log shows 3 forward passes, the counter 9")
+    result = judge_probe(replace(run, log=disagrees))
+    assert (result.outcome, result.overlap.tested_n) == (ProbeOutcome.UNPROVED, 2)
+    three = WaveCount(counters(0), counters(3), 12)
+    proved = read_load_log(tally, run.concurrent, three)
+    assert proved == LoadLog(4, None)
+    result = judge_probe(replace(run, log=proved))
+    assert (result.outcome, result.overlap.tested_n) == (ProbeOutcome.SAME, 4)
+    tally.add(alone)
+    fault = read_load_log(tally, run.concurrent, blunt).fault
+    assert fault == "slot 3, task 13: 9 passes, 1 of them with its prompt, for 3 tokens"
 
 
 @pytest.mark.parametrize(

@@ -226,4 +226,4 @@ def test_a_mock_run_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture
     with pytest.raises(Interrupted):
         produce(header, launcher(), ExactMatch(), tmp_path, conduct(12))
     assert main(["resume", str(path_in(tmp_path, header))]) == 2
-    assert "a mock run takes seconds: run it again instead" in capsys.readouterr().err
+    assert "a mock run has no server to launch again" in capsys.readouterr().err

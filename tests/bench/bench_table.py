@@ -3,7 +3,7 @@
     python tests/bench/bench_table.py --server-bin S --model SmolLM2-135M-Instruct.Q4_1.gguf
 
 Prints the table as text, for tests/bench/results/cells_table.txt, from which
-`python docs/generate_cells.py` writes docs/cells.md.
+`python docs/generate_tables.py` writes docs/cells.md.
 """
 
 from __future__ import annotations

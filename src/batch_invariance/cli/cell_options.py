@@ -228,15 +228,26 @@ def guarded_launcher(
     args: argparse.Namespace, cell: ChosenCell, known: ServerKnowledge
 ) -> LlamaLauncher:
     """The launcher, once the memory guard lets the largest server through. Raises GuardRefused."""
+    return launcher_of(args, cell.server, known, cell.settings.parallel, cell.folder)
+
+
+def launcher_of(
+    args: argparse.Namespace,
+    server: ServerChoice,
+    known: ServerKnowledge,
+    parallel: int,
+    folder: Path | None,
+) -> LlamaLauncher:
+    """The same for a server with `parallel` slots; `folder` is the run's own, where it has one."""
     cap = None if args.max_footprint_gb is None else int(args.max_footprint_gb * GIB)
 
-    def guard(parallel: int) -> None:
+    def guard(_: int) -> None:
         check_memory(known.footprint.total_bytes, MEMORY_FLOOR_BYTES, cap, not args.no_memory_guard)
 
-    guard(cell.settings.parallel)
-    spec = launch_spec(cell.server, known, cell.settings.parallel)
+    guard(parallel)
+    spec = launch_spec(server, known, parallel)
     reserved = frozenset(args.reserved_port)
-    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard, cell.folder))
+    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard, folder))
 
 
 def _fills(text: str) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from batch_invariance import __version__
 from batch_invariance.cli import (
     attest,
     canary,
+    diagnose,
     gate,
     plan_n,
     probe,
@@ -40,6 +41,7 @@ VERBS = (
     schedule,
     profiles,
     probe,
+    diagnose,
     canary,
 )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_invariance.cli.cell_options import GIB
+from batch_invariance.cli.cell_options import add_safety_options, launcher_of
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.probe_text import ProbeProgress, probe_as_json, render_probe
 from batch_invariance.cli.run_options import positive
@@ -26,18 +26,15 @@ from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.rules import EXACT_COUNTER_LIMIT
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.flags import UserFlags
-from batch_invariance.live_invariance.host import MEMORY_FLOOR_BYTES, check_memory
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
-    ServerKnowledge,
+    batch_layout,
     check_settings,
     find_server,
     know_server,
-    launch_spec,
 )
 from batch_invariance.live_invariance.probe import ProbeRequest, run_probe
-from batch_invariance.live_invariance.server import LaunchSettings, LlamaLauncher
 
 MAX_PROMPT_BYTES = 64 << 20
 MAX_COUNT = 100_000
@@ -108,19 +105,7 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
         metavar="C",
         help=f"tokens per slot ({canary.CTX})",
     )
-    group = parser.add_argument_group("safety")
-    group.add_argument(
-        "--ready-timeout", type=positive, default=600.0, metavar="S", help="of the launch (600)"
-    )
-    group.add_argument(
-        "--max-footprint-gb", type=positive, metavar="G", help="refuse a larger server, in GiB"
-    )
-    group.add_argument(
-        "--reserved-port", type=int, action="append", default=[], metavar="P", help="never use it"
-    )
-    group.add_argument(
-        "--no-memory-guard", action="store_true", help="do not look at the free memory"
-    )
+    add_safety_options(parser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +132,9 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
             ctx=chosen.server.ctx,
             model_file=chosen.server.model.name,
             request_timeout_s=args.request_timeout,
+            layout=batch_layout(chosen.server, known),
         )
-        launcher = _launcher(args, chosen, known)
+        launcher = launcher_of(args, chosen.server, known, args.parallel, chosen.folder)
         progress = ProbeProgress(request, sys.stderr, quiet=args.quiet)
         try:
             end = run_probe(request, launcher, progress)
@@ -226,16 +212,3 @@ def _prompt(args: argparse.Namespace) -> str | None:
         raise UsageError(
             f"--prompt-file {path}: not UTF-8 at byte {error.start}; save it as UTF-8"
         ) from error
-
-
-def _launcher(args: argparse.Namespace, chosen: _Chosen, known: ServerKnowledge) -> LlamaLauncher:
-    """The launcher, once the memory guard lets the server through."""
-    cap = None if args.max_footprint_gb is None else int(args.max_footprint_gb * GIB)
-
-    def guard(parallel: int) -> None:
-        check_memory(known.footprint.total_bytes, MEMORY_FLOOR_BYTES, cap, not args.no_memory_guard)
-
-    guard(args.parallel)
-    spec = launch_spec(chosen.server, known, args.parallel)
-    reserved = frozenset(args.reserved_port)
-    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard, chosen.folder))

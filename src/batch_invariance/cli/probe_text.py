@@ -186,6 +186,8 @@ def _overlap(overlap: ProbeOverlap) -> str:
     line += f"{'an unknown number of' if decodes is None else decodes} forward passes"
     if overlap.slot_peak is not None:
         line += f", {overlap.slot_peak} slots seen busy"
+    if overlap.log.peak is not None:
+        line += f", {overlap.log.peak} in one by the server's log"
     proved = "proved" if overlap.proved else "proved, too few"
     return line + f": a batch of {overlap.tested_n} is {proved}"
 

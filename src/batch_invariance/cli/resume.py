@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import shutil
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from batch_invariance.cli.cell_options import ChosenCell, add_safety_options, guarded_launcher
+from batch_invariance.cli.cell_options import add_safety_options, guarded_launcher
 from batch_invariance.cli.ci_output import (
     add_ci_options,
     ci_targets,
@@ -20,19 +17,13 @@ from batch_invariance.cli.ci_output import (
     write_ci_outputs,
 )
 from batch_invariance.cli.exit_codes import ExitCode
+from batch_invariance.cli.recorded_cell import recorded_cell
 from batch_invariance.cli.run_options import add_scorer_options, conduct_from, load_scorer, positive
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import EvidenceError, UsageError
 from batch_invariance.invariance_diff.model import Source, Verdict
-from batch_invariance.live_invariance import canary
-from batch_invariance.live_invariance.flags import UserFlags
-from batch_invariance.live_invariance.prepare import (
-    RunSettings,
-    ServerChoice,
-    find_server,
-    know_server,
-)
+from batch_invariance.live_invariance.prepare import know_server
 from batch_invariance.live_invariance.produce import Produced, resume
 from batch_invariance.live_invariance.resume import Interruption, differences, read_interrupted
 from batch_invariance.live_invariance.store import cell_paths
@@ -83,7 +74,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     _check_place(args.evidence, interruption)
     header = interruption.header
     scorer = load_scorer(args, SparkScorer() if header.scorer.name == SparkScorer.name else None)
-    with _choice(args, interruption) as cell:
+    with recorded_cell(args, header, interruption.argv) as cell:
         known = know_server(cell.server, header.cell.dispatch_n)
         changed = differences(header, known, scorer)
         if changed:
@@ -106,37 +97,6 @@ def _check_place(path: Path, interruption: Interruption) -> None:
     name = cell_paths(path.parent, cell.model, cell.ctx, cell.dispatch_n).evidence.name
     if path.name != name:
         raise UsageError(f"{path}: the evidence of this cell is called {name}; rename it first")
-
-
-@contextlib.contextmanager
-def _choice(args: argparse.Namespace, interruption: Interruption) -> Iterator[ChosenCell]:
-    """The server and the model of the interrupted run; a canary is made again."""
-    header = interruption.header
-    if header.source not in (Source.LIVE, Source.CANARY):
-        raise UsageError(f"a {header.source.value} run takes seconds: run it again instead")
-    argv = interruption.argv
-    if args.server_bin is None and not argv:
-        raise UsageError("--server-bin, --model: the run was interrupted before its first launch")
-    server_bin = find_server(argv[0] if args.server_bin is None else args.server_bin)
-    cell, plan = header.cell, header.plan
-    settings = RunSettings(
-        cell.dispatch_n, len(plan.passes), plan.sampling, plan.schedule_seed, None, plan.logit_drift
-    )
-    folder: Path | None = None
-    try:
-        if header.source is Source.CANARY:
-            spec = canary.spec_of(header.subject.model.file)
-            if spec is None:
-                raise UsageError(f"no canary is called {header.subject.model.file}")
-            folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
-            model = canary.write_canary(spec, folder)
-        else:
-            model = args.model or Path(argv[argv.index("--model") + 1])
-        choice = ServerChoice(server_bin, model, cell.ctx, UserFlags(cell.server_flags), cell.model)
-        yield ChosenCell(header.source, choice, settings, None, None, (), folder)
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finish(args: argparse.Namespace, produced: Produced) -> int:

@@ -7,18 +7,13 @@ from pathlib import Path
 
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.texts import first_divergence, log_tail, side_by_side
+from batch_invariance.invariance_diff.cell_checks import MEANING
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.gates import GateResult
 from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
 from batch_invariance.live_invariance.produce import Produced
 from batch_invariance.live_invariance.text import printable
 
-MEANING = {
-    Verdict.GREEN: "batching changed nothing that was scored or generated",
-    Verdict.AMBER: "the scores hold, something beneath them does not",
-    Verdict.UNVERIFIED: "no divergence was proved, and neither was its absence",
-    Verdict.RED: "scored outputs changed under concurrent load",
-}
 NOT_SAID = {
     Source.CANARY: (
         "A canary is a toy of random weights: it tests this server binary, its flags and this "

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from operator import attrgetter
 
+from batch_invariance.invariance_diff.decode_witness import DecodeTally
 from batch_invariance.invariance_diff.diff import (
     TOKEN_FIELDS,
     FirstDivergence,
@@ -21,6 +22,7 @@ from batch_invariance.invariance_diff.diff import (
 from batch_invariance.invariance_diff.model import Completion, Failure, FailureKind, Trial
 from batch_invariance.invariance_diff.overlap import batch_peak, max_depth
 from batch_invariance.invariance_diff.records import Counters, SlotSamples
+from batch_invariance.invariance_diff.tracker import sent_of
 
 _generated = attrgetter(*TOKEN_FIELDS)
 """Everything of an answer that was generated: what makes it another answer."""
@@ -112,12 +114,34 @@ class WaveCount:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadLog:
+    """What the server's log of forward passes shows of the load.
+
+    `peak`: the most requests in one matrix product. `fault`: why the log is no witness; the peak is
+    then None.
+    """
+
+    peak: int | None
+    fault: str | None
+
+
+NO_LOG = LoadLog(None, "the load was not run")
+
+
+def read_load_log(tally: DecodeTally, trials: Sequence[Trial], load: WaveCount) -> LoadLog:
+    """Matches the log of the load with its trials and with the server's counter."""
+    matched = tally.match([sent_of(trial) for trial in trials], load.decodes)
+    return LoadLog(None, matched) if isinstance(matched, str) else LoadLog(tally.peak, None)
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeOverlap:
     """What proves that the concurrent requests shared forward passes.
 
     `client_depth`: most requests in flight at once. `n_tokens` and `n_decodes`: generated tokens,
     and the forward passes that they took. `slot_peak`: most slots seen busy. `warmup_peak`: the
-    batch size that the warm-up wave proves. `tested_n`: the largest batch that is proved.
+    batch size that the warm-up wave proves. `log`: what the server's log shows. `tested_n`: the
+    largest batch that is proved.
     """
 
     client_depth: int
@@ -125,6 +149,7 @@ class ProbeOverlap:
     n_decodes: int | None
     slot_peak: int | None
     warmup_peak: int | None
+    log: LoadLog
     tested_n: int
     proved: bool
 
@@ -142,6 +167,7 @@ class ProbeRun:
     warmup: WaveCount
     load: WaveCount
     slots: SlotSamples | None
+    log: LoadLog = NO_LOG
     ended: str | None = None
 
 
@@ -268,12 +294,13 @@ def _losses(failures: Sequence[Failure]) -> tuple[Loss, ...]:
 
 
 def _overlap(run: ProbeRun) -> ProbeOverlap:
-    """The rule of gate F1: a batch of N is proved by the tokens of the load against its forward
-    passes, or by a wave of warm-up requests together with N slots seen busy under the load."""
+    """The rule of gate F1: a batch of N is proved by the log of forward passes, by the tokens of
+    the load against their number, or by a wave of warm-up requests together with N slots seen busy
+    under the load."""
     spans = [(trial.dispatch_ts, trial.complete_ts) for trial in run.concurrent]
     slot_peak = run.slots.peak_busy if run.slots is not None and run.slots.n_samples else None
     peak, warmup = run.load.peak, run.warmup.peak
-    tested = peak or 0
+    tested = max(peak or 0, run.log.peak or 0)
     if warmup is not None and slot_peak is not None and tested >= 2:
         tested = max(tested, min(warmup, slot_peak))
     depth = max_depth(spans)
@@ -283,6 +310,7 @@ def _overlap(run: ProbeRun) -> ProbeOverlap:
         n_decodes=run.load.decodes,
         slot_peak=slot_peak,
         warmup_peak=warmup,
+        log=run.log,
         tested_n=min(tested, run.parallel),
         proved=depth >= 2 and tested >= run.parallel,
     )

@@ -122,7 +122,7 @@ class PassTracker:
         )
         self._unexpected += not planned
         self._lanes.add(trial.lane)
-        sent = _sent(trial)
+        sent = sent_of(trial)
         self.sent.append(sent)
         self._intervals.append((trial.dispatch_ts, trial.complete_ts, *key))
         if planned and trial.wave is not None:
@@ -300,7 +300,8 @@ def counter_delta(before: int | None, after: int | None) -> int | None:
     return after - before
 
 
-def _sent(trial: Trial) -> Sent:
+def sent_of(trial: Trial) -> Sent:
+    """What the match with the server's log needs of a trial."""
     key, result = trial.key, trial.result
     tokens = prompt_tokens = None
     if isinstance(result, Completion):

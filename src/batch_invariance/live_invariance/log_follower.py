@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from batch_invariance.errors import ServerError
 from batch_invariance.invariance_diff.decode_log import DecodeStep
 from batch_invariance.invariance_diff.records import DecodeRuns
 from batch_invariance.live_invariance.launch import VERBOSE
 from batch_invariance.live_invariance.log_reader import DecodeLogReader
-from batch_invariance.live_invariance.recording import PassRef, Recorder
+from batch_invariance.live_invariance.recording import PassRef
 from batch_invariance.live_invariance.server import RunningServer
 
 WAIT_S = 15.0
@@ -16,14 +18,14 @@ RUNS_PER_RECORD = 512
 
 
 class LogFollower:
-    """Turns steps of the log into `DecodeRuns`, equal steps in a row into one run.
+    """Turns steps of the log into `DecodeRuns`, equal steps in a row into one run, for `write`.
 
     Once the log has failed it is given up for the rest of the server's life: `finish` then gives
     the same reason for every pass. A context manager.
     """
 
-    def __init__(self, recorder: Recorder, server: RunningServer) -> None:
-        self._recorder = recorder
+    def __init__(self, write: Callable[[DecodeRuns], None], server: RunningServer) -> None:
+        self._write = write
         self._ref: PassRef | None = None
         self._runs: list[tuple[int, ...]] = []
         self._count = 0
@@ -90,6 +92,5 @@ class LogFollower:
 
     def _flush(self) -> None:
         if self._runs and self._ref is not None:
-            record = DecodeRuns(self._ref.arm, self._ref.index, tuple(self._runs))
-            self._recorder.write(record)
+            self._write(DecodeRuns(self._ref.arm, self._ref.index, tuple(self._runs)))
         self._runs.clear()

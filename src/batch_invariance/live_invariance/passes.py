@@ -61,7 +61,7 @@ class Passes:
         self._server = server
         self._lifetime = lifetime
         self._dispatcher = dispatcher
-        self._log = LogFollower(recorder, server)
+        self._log = LogFollower(recorder.write, server)
         self._n_items = len(recorder.items)
 
     def __enter__(self) -> Passes:

@@ -30,6 +30,7 @@ from batch_invariance.invariance_diff.records import (
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule import PassSchedule
 from batch_invariance.invariance_diff.schedule_file import check_matches
+from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.invariance_diff.workset import WorkSet
 from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256
 from batch_invariance.live_invariance.flags import (
@@ -273,7 +274,7 @@ def live_header(
         dispatch_n=settings.parallel,
         kv_type_k=flags.cache_type_k,
         kv_type_v=flags.cache_type_v,
-        kv_unified=_layout(flags, known),
+        kv_unified=layout_is_unified(flags, known),
         n_ubatch=flags.ubatch_size,
         server_flags=flags.flags,
         environment=engine_environment(os.environ),
@@ -282,11 +283,17 @@ def live_header(
     return build_header(source, cell, subject, settings, workset, scorer)
 
 
-def _layout(flags: UserFlags, known: ServerKnowledge) -> bool | None:
+def layout_is_unified(flags: UserFlags, known: ServerKnowledge) -> bool | None:
     """Unified KV or not; None for a build that has no flag for it."""
     if flags.states_kv_unified or known.known_flags is None:
         return flags.kv_unified
     return False if "--no-kv-unified" in known.known_flags else None
+
+
+def batch_layout(choice: ServerChoice, known: ServerKnowledge) -> Layout:
+    """How this server cuts a forward pass into micro-batches; a layout that is not known is taken
+    for a split one, which proves less."""
+    return Layout(layout_is_unified(choice.flags, known) is True, choice.flags.ubatch_size)
 
 
 def launch_spec(choice: ServerChoice, known: ServerKnowledge, parallel: int) -> LaunchSpec:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from batch_invariance.errors import ServerError
+from batch_invariance.invariance_diff.decode_witness import DecodeTally
 from batch_invariance.invariance_diff.model import (
     Arm,
     Completion,
@@ -18,10 +19,13 @@ from batch_invariance.invariance_diff.model import (
     TrialKey,
 )
 from batch_invariance.invariance_diff.probe import (
+    NO_LOG,
+    LoadLog,
     ProbeResult,
     ProbeRun,
     WaveCount,
     judge_probe,
+    read_load_log,
 )
 from batch_invariance.invariance_diff.records import SlotSamples
 from batch_invariance.invariance_diff.request import Body, Sampling, build_body
@@ -33,11 +37,14 @@ from batch_invariance.invariance_diff.schedule import (
     wave_pass,
 )
 from batch_invariance.invariance_diff.tracker import NO_COUNTERS
+from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.live_invariance.dispatch import Answered, Dispatcher, LaneLost
 from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.interrupts import deferred
+from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.passes import BROKEN, DEATH_GRACE_S, WARMUP_TOKENS
 from batch_invariance.live_invariance.process import ExitStatus
+from batch_invariance.live_invariance.recording import PassRef
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
 
@@ -51,6 +58,7 @@ class ProbeRequest:
     """What is asked: one item, how often on how many slots, and of which server.
 
     `ctx` is per slot. `model_file`: the name of the file that the server must say it serves.
+    `layout`: how it cuts a forward pass, by which its log is read.
     """
 
     item: Item
@@ -61,6 +69,7 @@ class ProbeRequest:
     ctx: int
     model_file: str
     request_timeout_s: float
+    layout: Layout
 
 
 class ProbeObserver(Protocol):
@@ -82,6 +91,7 @@ class _Recorded:
     warmup: WaveCount = NOTHING
     load: WaveCount = NOTHING
     slots: SlotSamples | None = None
+    log: LoadLog = NO_LOG
     ended: str | None = None
 
 
@@ -135,6 +145,7 @@ def _as_run(request: ProbeRequest, recorded: _Recorded) -> ProbeRun:
         warmup=recorded.warmup,
         load=recorded.load,
         slots=recorded.slots,
+        log=recorded.log,
         ended=recorded.ended,
     )
 
@@ -199,18 +210,26 @@ class _Probing:
         self._observer.stage(f"{n} requests at once on {lanes} slots", n)
         client, recorded = self._server.client, self._recorded
         schedule = saturated_pass([0] * n, lanes)
-        before = read_counters(client)
+        tally = DecodeTally(self._request.layout)
         sampler = SlotSampler(client)
-        try:
-            with sampler:
-                limit = self._request.sampling.max_tokens
-                for trial in self._trials(Arm.C, schedule, self._body, limit):
-                    recorded.concurrent.append(trial)
-                    self._observer.trial(trial)
-        finally:
-            after = NO_COUNTERS if self._server.dead.is_set() else read_counters(client)
-            recorded.load = WaveCount(before, after, _n_tokens(recorded.concurrent))
-            recorded.slots = sampler.samples()
+        with LogFollower(lambda record: tally.add(record.runs), self._server) as log:
+            before = read_counters(client)
+            log.begin(PassRef(Arm.C, 0), before.decode_total)
+            try:
+                with sampler:
+                    limit = self._request.sampling.max_tokens
+                    for trial in self._trials(Arm.C, schedule, self._body, limit):
+                        recorded.concurrent.append(trial)
+                        self._observer.trial(trial)
+            finally:
+                after = NO_COUNTERS if self._server.dead.is_set() else read_counters(client)
+                load = WaveCount(before, after, _n_tokens(recorded.concurrent))
+                recorded.load, recorded.slots = load, sampler.samples()
+                fault = log.finish(after.decode_total)
+                if fault is None:
+                    recorded.log = read_load_log(tally, recorded.concurrent, load)
+                else:
+                    recorded.log = LoadLog(None, fault)
 
     def _trials(
         self, arm: Arm, schedule: PassSchedule, body: Body, max_tokens: int

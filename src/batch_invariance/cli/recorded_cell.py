@@ -1,0 +1,93 @@
+"""The cell of an evidence file, ready to be run again: its server, model and settings."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from batch_invariance.cli.cell_options import ChosenCell
+from batch_invariance.errors import EvidenceError, UsageError
+from batch_invariance.invariance_diff.evidence import EvidenceReader
+from batch_invariance.invariance_diff.model import Arm, Source
+from batch_invariance.invariance_diff.records import Header, LifetimeStart
+from batch_invariance.live_invariance import canary
+from batch_invariance.live_invariance.evidence_file import read_lines
+from batch_invariance.live_invariance.flags import UserFlags
+from batch_invariance.live_invariance.prepare import (
+    ListedSchedule,
+    RunSettings,
+    ServerChoice,
+    find_server,
+)
+
+
+def read_launch(path: Path) -> tuple[Header, tuple[str, ...]]:
+    """The header of an evidence file and the command line of its first launch, () without one.
+
+    Raises EvidenceError for a file that is no evidence.
+    """
+    header: Header | None = None
+    for record in EvidenceReader(read_lines(path)):
+        if isinstance(record, Header):
+            header = record
+        elif isinstance(record, LifetimeStart) and header is not None:
+            return header, record.argv
+    if header is None:
+        raise EvidenceError(f"evidence {path.name}", ["not one whole line"])
+    return header, ()
+
+
+@contextlib.contextmanager
+def recorded_cell(
+    args: argparse.Namespace, header: Header, argv: Sequence[str]
+) -> Iterator[ChosenCell]:
+    """The server and the model that `header` was run with, or those of `--server-bin` and
+    `--model`; a canary is made again and lives as long as the context.
+
+    `argv` is the command line of the first launch. Raises UsageError where no server was launched.
+    """
+    if header.source not in (Source.LIVE, Source.CANARY):
+        raise UsageError(
+            f"a {header.source.value} run has no server to launch again; a new run takes seconds"
+        )
+    if args.server_bin is None and not argv:
+        raise UsageError("--server-bin, --model: the run was interrupted before its first launch")
+    server_bin = find_server(argv[0] if args.server_bin is None else args.server_bin)
+    cell = header.cell
+    folder: Path | None = None
+    try:
+        if header.source is Source.CANARY:
+            spec = canary.spec_of(header.subject.model.file)
+            if spec is None:
+                raise UsageError(f"no canary is called {header.subject.model.file}")
+            folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
+            model = canary.write_canary(spec, folder)
+        elif args.model is not None:
+            model = args.model
+        elif "--model" in argv[:-1]:
+            model = Path(argv[list(argv).index("--model") + 1])
+        else:
+            raise UsageError("--model: needed, the run was interrupted before its first launch")
+        choice = ServerChoice(server_bin, model, cell.ctx, UserFlags(cell.server_flags), cell.model)
+        yield ChosenCell(header.source, choice, _settings(header), None, None, (), folder)
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _settings(header: Header) -> RunSettings:
+    plan = header.plan
+    listed = None if plan.schedule is None else ListedSchedule(plan.schedule, plan.listed)
+    return RunSettings(
+        parallel=header.cell.dispatch_n,
+        passes=sum(p.arm is Arm.C for p in plan.passes),
+        sampling=plan.sampling,
+        schedule_seed=plan.schedule_seed,
+        schedule=listed,
+        logit_drift=plan.logit_drift,
+        confirm_limit=plan.confirm_limit,
+    )
