@@ -29,12 +29,10 @@ from batch_invariance.invariance_diff.verify import verify_certificate
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.mock_answer import MockBehaviour
 from batch_invariance.live_invariance.mock_launch import MockLauncher, MockRunning
-from batch_invariance.live_invariance.produce import (
-    Conduct,
-    Produced,
-    produce,
+from batch_invariance.live_invariance.produce import Conduct, Produced, produce, resume
+from batch_invariance.live_invariance.produce_shared import (
     produce_shared,
-    resume,
+    produce_sharing,
     resume_shared,
 )
 from batch_invariance.live_invariance.recording import StopRules
@@ -95,7 +93,7 @@ def origin(folder: Path) -> Origin:
 
 @pytest.fixture(scope="module")
 def cell(folder: Path, origin: Origin) -> Produced:
-    return produce(mock_header(), CountingLauncher(), SCORER, folder, conduct(), origin)
+    return produce_sharing(mock_header(), CountingLauncher(), SCORER, folder, conduct(), origin)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +119,9 @@ def test_every_n_takes_the_same_arm_and_launches_its_own_server_alone(tmp_path: 
     for n in (2, 4):
         observer = Observer()
         quiet = Conduct(observer, 30.0, StopRules())
-        cells[n] = produce(mock_header(parallel=n), launcher, SCORER, tmp_path, quiet, shared)
+        cells[n] = produce_sharing(
+            mock_header(parallel=n), launcher, SCORER, tmp_path, quiet, shared
+        )
         # The copied trials are not sent again: what ran is warm-up, B, C and the control.
         assert observer.n_trials == n + 10 + 2 * 10 + n + (2 if n == 4 else 0)
     assert launcher.launches == [1, 2, 4]
@@ -285,7 +285,7 @@ def test_a_shared_arm_of_another_cell_is_refused_before_anything_is_written(
     }
     for name, other in others.items():
         with pytest.raises(EvidenceError, match="of another cell") as caught:
-            produce(other, CountingLauncher(), SCORER, tmp_path, conduct(), origin)
+            produce_sharing(other, CountingLauncher(), SCORER, tmp_path, conduct(), origin)
         assert f"{name} is " in str(caught.value)
     assert list(tmp_path.iterdir()) == []
     assert sharing_faults(mock_header(parallel=8), origin.header) == []
@@ -302,7 +302,7 @@ def test_an_origin_that_changes_while_it_is_copied_is_seen(tmp_path: Path) -> No
     shared.path.chmod(0o600)
     shared.path.write_bytes(b"".join(encode(change_first_trial(lines))))
     with pytest.raises(BatchInvarianceError, match="changed while it was copied"):
-        produce(mock_header(), CountingLauncher(), SCORER, tmp_path, conduct(), shared)
+        produce_sharing(mock_header(), CountingLauncher(), SCORER, tmp_path, conduct(), shared)
     assert not list(tmp_path.glob("*.json"))
 
 
@@ -317,7 +317,7 @@ def test_an_interrupted_shared_arm_goes_on(tmp_path: Path) -> None:
     shared = resume_shared(read_interrupted(path), launcher, SCORER, tmp_path, conduct())
     assert launcher.launches == [1]
     assert (shared.ended, shared.earlier.n_lifetimes) == ("complete", 2)
-    produced = produce(header, launcher, SCORER, tmp_path, conduct(), shared)
+    produced = produce_sharing(header, launcher, SCORER, tmp_path, conduct(), shared)
     assert launcher.launches == [1, 4]
     cert = produced.certificate
     assert cert.verdict is Verdict.GREEN, cert.decision_reasons
@@ -329,7 +329,7 @@ def test_an_interrupted_shared_arm_goes_on(tmp_path: Path) -> None:
 def test_an_interrupted_cell_goes_on_with_its_copy(origin: Origin, tmp_path: Path) -> None:
     header = mock_header()
     with pytest.raises(Interrupted):
-        produce(header, CountingLauncher(), SCORER, tmp_path, conduct(16), origin)
+        produce_sharing(header, CountingLauncher(), SCORER, tmp_path, conduct(16), origin)
     path = cell_paths(tmp_path, "toy", CTX, 4).evidence
     launcher = CountingLauncher()
     produced = resume(read_interrupted(path), launcher, SCORER, tmp_path, conduct())
@@ -358,7 +358,7 @@ def test_a_lost_trial_of_the_shared_arm_counts_in_every_cell(
     for n in (2, 4):
         header = mock_header(parallel=n)
         shared = read_origin(path)
-        produced = produce(header, CountingLauncher(), SCORER, tmp_path, conduct(), shared)
+        produced = produce_sharing(header, CountingLauncher(), SCORER, tmp_path, conduct(), shared)
         cert = produced.certificate
         assert cert.verdict is Verdict.UNVERIFIED
         assert [trial.id for trial in cert.lost_trials] == [victim.item_id]
@@ -375,7 +375,9 @@ def test_a_shared_arm_that_stopped_early_gives_no_cell_a_verdict_of_its_own(
     path = tmp_path / origin.path.name
     path.write_bytes(b"".join(encode(ended)))
     launcher = CountingLauncher()
-    produced = produce(mock_header(), launcher, SCORER, tmp_path, conduct(), read_origin(path))
+    produced = produce_sharing(
+        mock_header(), launcher, SCORER, tmp_path, conduct(), read_origin(path)
+    )
     assert launcher.launches == []
     assert produced.certificate.verdict is Verdict.UNVERIFIED
     gate = next(g for g in produced.certificate.gates if g.gate == "completeness")

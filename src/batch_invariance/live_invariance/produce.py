@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from batch_invariance.invariance_diff.certificate import Certificate, certify
-from batch_invariance.invariance_diff.records import COMPLETE, Header
-from batch_invariance.invariance_diff.shared_arm import shared_header
+from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_lines
 from batch_invariance.live_invariance.host import check_disk
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.recording import Recorder, RunObserver, StopRules
 from batch_invariance.live_invariance.resume import Interruption, go_on
-from batch_invariance.live_invariance.run import (
-    FRESH,
-    REFERENCE_ALONE,
-    Earlier,
-    close_run,
-    run_cell,
-)
+from batch_invariance.live_invariance.run import run_cell
 from batch_invariance.live_invariance.server import Launcher
-from batch_invariance.live_invariance.shared_arm import (
-    Origin,
-    check_shareable,
-    copy_origin,
-    read_origin,
-)
 from batch_invariance.live_invariance.store import (
     CellLock,
     CellPaths,
     cell_paths,
     prepare_out_dir,
     set_aside,
-    shared_arm_paths,
     write_atomic,
 )
 from batch_invariance.scorer_api import Scorer, ScoringSession
@@ -72,64 +58,39 @@ def evidence_bytes(header: Header) -> int:
 
 
 def produce(
+    header: Header, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
+) -> Produced:
+    """`produce_by` of a cell whose servers `launcher` starts."""
+    return produce_by(
+        header,
+        lambda recorder: run_cell(recorder, launcher, conduct.request_timeout_s),
+        scorer,
+        out_dir,
+        conduct,
+    )
+
+
+def produce_by(
     header: Header,
-    launcher: Launcher,
+    run: Callable[[Recorder], None],
     scorer: Scorer,
     out_dir: Path,
     conduct: Conduct,
-    shared: Origin | None = None,
 ) -> Produced:
-    """Runs the cell in `out_dir`, then derives its certificate from the evidence just written.
+    """Has `run` write the evidence in `out_dir`, then derives the certificate from it.
 
-    With a `shared` arm its records are copied in the place of arms A and A2. The cell's older
-    certificate and evidence are renamed first, so that a stale GREEN never stands for a run that
-    failed. Raises what `run_cell`, the disk guard and the out-dir's checks raise, and EvidenceError
-    for a shared arm of another cell; the evidence that was written by then stays.
+    The cell's older certificate and evidence are renamed first, so that a stale GREEN never
+    stands for a run that failed. Raises what `run`, the disk guard and the out-dir's checks
+    raise; the evidence that was written by then stays.
     """
-    if shared is not None:
-        check_shareable(header, shared)
     check_disk(out_dir, evidence_bytes(header))
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
-
-    def whole(recorder: Recorder) -> None:
-        recorder.write(header)
-        if shared is not None:
-            copy_origin(recorder, shared)
-            if shared.ended != COMPLETE:
-                close_run(recorder, shared.ended)
-                return
-        earlier = FRESH if shared is None else shared.earlier
-        run_cell(recorder, launcher, conduct.request_timeout_s, earlier)
-
     with CellLock(paths):
         moved = set_aside([paths.certificate, paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
-            _run(writer, header, scorer, conduct, whole)
+            record_run(writer, header, scorer, conduct, run)
         return _certified(paths, moved)
-
-
-def produce_shared(
-    header: Header, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
-) -> Origin:
-    """Runs arms A and A2 of a cell alone, in a file that every N of it can share.
-
-    An older file of that name is renamed first. Raises what `run_cell` raises.
-    """
-    alone = shared_header(header)
-    check_disk(out_dir, evidence_bytes(alone))
-    prepare_out_dir(out_dir)
-    paths = shared_arm_paths(out_dir, header.cell.model, header.cell.ctx)
-
-    def whole(recorder: Recorder) -> None:
-        recorder.write(alone)
-        run_cell(recorder, launcher, conduct.request_timeout_s, REFERENCE_ALONE)
-
-    with CellLock(paths):
-        set_aside([paths.evidence])
-        with EvidenceWriter(paths.evidence) as writer:
-            _run(writer, alone, scorer, conduct, whole)
-        return read_origin(paths.evidence)
 
 
 def resume(
@@ -140,50 +101,28 @@ def resume(
     Raises what `produce` raises.
     """
     header = interruption.header
+
+    def rest(recorder: Recorder) -> None:
+        go_on(recorder, interruption)
+        run_cell(recorder, launcher, conduct.request_timeout_s, interruption.earlier)
+
     check_disk(out_dir, evidence_bytes(header))
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
     with CellLock(paths):
         moved = set_aside([paths.certificate])
-        _go_on(paths, interruption, interruption.earlier, launcher, scorer, conduct)
+        with EvidenceWriter(paths.evidence, interruption.written) as writer:
+            record_run(writer, header, scorer, conduct, rest)
         return _certified(paths, moved)
 
 
-def resume_shared(
-    interruption: Interruption, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
-) -> Origin:
-    """Goes on with an interrupted run of `produce_shared`. Raises what that raises."""
-    header = interruption.header
-    check_disk(out_dir, evidence_bytes(header))
-    paths = shared_arm_paths(out_dir, header.cell.model, header.cell.ctx)
-    earlier = replace(interruption.earlier, control=True)
-    with CellLock(paths):
-        _go_on(paths, interruption, earlier, launcher, scorer, conduct)
-        return read_origin(paths.evidence)
-
-
-def _go_on(
-    paths: CellPaths,
-    interruption: Interruption,
-    earlier: Earlier,
-    launcher: Launcher,
-    scorer: Scorer,
-    conduct: Conduct,
-) -> None:
-    def rest(recorder: Recorder) -> None:
-        go_on(recorder, interruption)
-        run_cell(recorder, launcher, conduct.request_timeout_s, earlier)
-
-    with EvidenceWriter(paths.evidence, interruption.written) as writer:
-        _run(writer, interruption.header, scorer, conduct, rest)
-
-
-def _run(
+def record_run(
     writer: EvidenceWriter,
     header: Header,
     scorer: Scorer,
     conduct: Conduct,
     what: Callable[[Recorder], None],
 ) -> None:
+    """Has `what` write a run, with signals kept until it is safe to raise them."""
     session = ScoringSession(scorer)
     recorder = Recorder(header, session, writer, conduct.observer, conduct.stop_rules)
     with deferred():

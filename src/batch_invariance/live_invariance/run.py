@@ -6,6 +6,7 @@ The run records what happened and judges nothing; `certify` reads the file it le
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch_invariance.errors import Interrupted, ServerError
@@ -40,7 +41,7 @@ class Earlier:
 
 FRESH = Earlier()
 REFERENCE_ALONE = Earlier(control=True)
-"""For a plan of arms A and A2, which has no positive control."""
+"""For a plan of arms A and A2 alone, which has no positive control; its header is written."""
 
 
 def run_cell(
@@ -48,14 +49,21 @@ def run_cell(
 ) -> None:
     """Runs arms A and A2 on one slot, then B, C, confirm and P on N, less what is done `earlier`.
 
-    The header has been written. Leaves complete evidence, or evidence whose footer says where it
-    ended; without a footer where a signal interrupted it. A server that dies under the cell's load
-    is such an end; raises ServerError when a launch fails or the server dies before, WorkSetError
-    when an item does not fit the context.
+    Leaves complete evidence, or evidence whose footer says where it ended; without a footer where a
+    signal interrupted it. A server that dies under the cell's load is such an end; raises
+    ServerError when a launch fails or the server dies before, WorkSetError when an item does not
+    fit the context.
     """
+    if earlier is FRESH:
+        recorder.write(recorder.header)
+    conclude(recorder, lambda: _lifetimes(recorder, launcher, request_timeout_s, earlier))
+
+
+def conclude(recorder: Recorder, what: Callable[[], None]) -> None:
+    """Does `what`, and closes the evidence with a footer that says how it ended; see `run_cell`."""
     ended = COMPLETE
     try:
-        _lifetimes(recorder, launcher, request_timeout_s, earlier)
+        what()
     except Interrupted as signal:
         recorder.event("interrupted", str(signal))
         recorder.sync()
@@ -66,19 +74,18 @@ def run_cell(
     except ServerDied as death:
         ended = str(death)
         if death.arm not in UNDER_LOAD:
-            close_run(recorder, ended)
+            _close(recorder, ended)
             raise ServerError(
                 f"{death} ({death.how}), before the cell's load: no verdict. "
                 f"The end of its log:\n{death.log_tail}"
             ) from death
     except BaseException as error:
-        close_run(recorder, f"{type(error).__name__}: the run was not finished")
+        _close(recorder, f"{type(error).__name__}: the run was not finished")
         raise
-    close_run(recorder, ended)
+    _close(recorder, ended)
 
 
-def close_run(recorder: Recorder, ended: str) -> None:
-    """Writes the footer and puts everything on the disk."""
+def _close(recorder: Recorder, ended: str) -> None:
     recorder.write(Footer(ended, recorder.n_trials, time.monotonic()))
     recorder.sync()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -23,12 +24,10 @@ from batch_invariance.invariance_diff.matrix_index import (
 )
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.shared_arm import comparable, shared_header
-from batch_invariance.live_invariance.produce import (
-    Conduct,
-    Produced,
-    produce,
+from batch_invariance.live_invariance.produce import Conduct, Produced, resume
+from batch_invariance.live_invariance.produce_shared import (
     produce_shared,
-    resume,
+    produce_sharing,
     resume_shared,
 )
 from batch_invariance.live_invariance.resume import Interruption, read_interrupted
@@ -169,14 +168,15 @@ class Sweep:
         self._set_aside(task)
         header = self._final(task)
         cut_off = self._interruption(task.file, self._ledger.cell(task.file).evidence, header)
-        origin = None if cut_off is not None else self._origin(task, waiting)
+        if cut_off is None:
+            origin = self._origin(task, waiting)
+            run = partial(produce_sharing, header, launcher, group.scorer, folder, origin=origin)
+        else:
+            run = partial(resume, cut_off, launcher, group.scorer, folder)
         self._ledger.put(replace(self._ledger.cell(task.file), state=RunState.RUNNING))
         conduct = self._begins(header, task, waiting, arm=False)
         began = time.monotonic()
-        if cut_off is not None:
-            produced = resume(cut_off, launcher, group.scorer, folder, conduct)
-        else:
-            produced = produce(header, launcher, group.scorer, folder, conduct, origin)
+        produced = run(conduct=conduct)
         return produced, time.monotonic() - began, cut_off is None
 
     def _begins(self, header: Header, task: Task, waiting: Sequence[Task], arm: bool) -> Conduct:
