@@ -38,7 +38,7 @@ from batch_invariance.live_invariance.produce_shared import (
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.live_invariance.resume import read_interrupted
 from batch_invariance.live_invariance.shared_arm import Origin, read_origin
-from batch_invariance.live_invariance.store import cell_paths, shared_arm_paths
+from batch_invariance.live_invariance.store import cell_paths, previous_path, shared_arm_path
 from batch_invariance.scorer_api import ExactMatch
 from core_fixtures import Records, decode, encode, lost, recertify
 from driver_fixtures import CTX, mock_header
@@ -310,7 +310,7 @@ def test_an_interrupted_shared_arm_goes_on(tmp_path: Path) -> None:
     header = mock_header()
     with pytest.raises(Interrupted):
         produce_shared(header, CountingLauncher(), SCORER, tmp_path, conduct(14))
-    path = shared_arm_paths(tmp_path, header.cell.model, CTX).evidence
+    path = shared_arm_path(tmp_path, header.cell.model, CTX)
     with pytest.raises(EvidenceError, match="was interrupted"):
         read_origin(path)
     launcher = CountingLauncher()
@@ -395,12 +395,12 @@ class DeadLauncher:
 def test_a_shared_arm_without_a_server_raises_and_keeps_what_was_written(tmp_path: Path) -> None:
     with pytest.raises(ServerError, match="died at start"):
         produce_shared(mock_header(), DeadLauncher(), SCORER, tmp_path, conduct())
-    path = shared_arm_paths(tmp_path, "toy", CTX).evidence
+    path = shared_arm_path(tmp_path, "toy", CTX)
     assert read_origin(path).ended == "ServerError: the run was not finished"
     # The next one begins afresh and keeps the older file.
     produce_shared(mock_header(), CountingLauncher(), SCORER, tmp_path, conduct())
     assert read_origin(path).ended == "complete"
-    assert shared_arm_paths(tmp_path, "toy", CTX).previous_evidence.is_file()
+    assert previous_path(path).is_file()
 
 
 def test_the_shared_header_has_one_slot_and_two_arms() -> None:

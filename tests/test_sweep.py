@@ -27,7 +27,7 @@ from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.verify import REQUIRED_FIELDS
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from batch_invariance.live_invariance.server import Launcher
-from batch_invariance.live_invariance.store import CellLock, index_paths
+from batch_invariance.live_invariance.store import OutDirLock
 from batch_invariance.live_invariance.sweep_plan import Costs, tasks_of
 from batch_invariance.live_invariance.sweep_state import SweepGroup, standing_of
 from sweep_fixtures import QUICK, Launches, Watcher, mock_group, sweep
@@ -329,8 +329,8 @@ def test_an_index_that_is_none_is_refused(data: bytes) -> None:
 
 def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
-        CellLock(index_paths(tmp_path, INDEX_NAME)),
-        pytest.raises(UsageError, match=r"another run is writing .*matrix\.json"),
+        OutDirLock(tmp_path),
+        pytest.raises(UsageError, match=r"another run is writing"),
     ):
         sweep([mock_group(Launches())], tmp_path).run()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from batch_invariance.invariance_diff.records import COMPLETE, Header
 from batch_invariance.invariance_diff.shared_arm import shared_header
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, Written
 from batch_invariance.live_invariance.host import check_disk
 from batch_invariance.live_invariance.produce import (
@@ -28,10 +29,10 @@ from batch_invariance.live_invariance.shared_arm import (
     read_origin,
 )
 from batch_invariance.live_invariance.store import (
-    CellLock,
+    OutDirLock,
     prepare_out_dir,
     set_aside,
-    shared_arm_paths,
+    shared_arm_path,
 )
 from batch_invariance.scorer_api import Scorer
 
@@ -73,6 +74,7 @@ def produce_sharing(
     out_dir: Path,
     conduct: Conduct,
     origin: Origin,
+    key: SigningKey | None = None,
 ) -> Produced:
     """`produce` of a cell that copies its arms A and A2 from `origin`.
 
@@ -91,7 +93,7 @@ def produce_sharing(
         else:
             conclude(recorder, stopped)
 
-    return produce_by(header, whole, scorer, out_dir, conduct)
+    return produce_by(header, whole, scorer, out_dir, conduct, key)
 
 
 def _written(
@@ -104,10 +106,10 @@ def _written(
 ) -> Origin:
     check_disk(out_dir, evidence_bytes(alone))
     prepare_out_dir(out_dir)
-    paths = shared_arm_paths(out_dir, alone.cell.model, alone.cell.ctx)
-    with CellLock(paths):
+    path = shared_arm_path(out_dir, alone.cell.model, alone.cell.ctx)
+    with OutDirLock(out_dir):
         if written is None:
-            set_aside([paths.evidence])
-        with EvidenceWriter(paths.evidence, written) as writer:
+            set_aside([path])
+        with EvidenceWriter(path, written) as writer:
             record_run(writer, alone, scorer, conduct, run)
-        return read_origin(paths.evidence)
+        return read_origin(path)

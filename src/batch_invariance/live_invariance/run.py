@@ -20,7 +20,6 @@ from batch_invariance.invariance_diff.records import (
 from batch_invariance.live_invariance.dispatch import Dispatcher
 from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.passes import Passes, ServerDied
-from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.recording import Recorder, StopRun
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import read_identity
@@ -138,7 +137,7 @@ def _lifetime(
         identity = None if server.dead.is_set() else read_identity(server.client)
         ended = server.stop()
         if death is not None:
-            death.how = str(ExitStatus(ended.code, ended.signal))
+            death.how = server.ending
             death.log_tail = ended.log_tail
             recorder.event("server_died", f"{death}: {death.how}", death.arm)
         recorder.write(LifetimeEnd(index, identity, ended, time.monotonic()))

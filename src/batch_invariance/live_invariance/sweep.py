@@ -32,10 +32,10 @@ from batch_invariance.live_invariance.produce_shared import (
 )
 from batch_invariance.live_invariance.resume import Interruption, read_interrupted
 from batch_invariance.live_invariance.shared_arm import Origin, check_shareable, read_origin
+from batch_invariance.live_invariance.signing import set_aside_signed
 from batch_invariance.live_invariance.store import (
-    CellLock,
+    OutDirLock,
     cell_paths,
-    index_paths,
     prepare_out_dir,
     set_aside,
 )
@@ -107,7 +107,7 @@ class Sweep:
         ends it; the index is true then too.
         """
         prepare_out_dir(self._out_dir)
-        with CellLock(index_paths(self._out_dir, INDEX_NAME)):
+        with OutDirLock(self._out_dir):
             standing = standing_of(self._groups, self._out_dir, self._fresh)
             for note in standing.notes:
                 self._observer.note(note)
@@ -193,8 +193,8 @@ class Sweep:
         folder = self._out_dir / task.group.folder
         paths = cell_paths(folder, cell.model, cell.ctx, cell.dispatch_n)
         prepare_out_dir(folder)
-        with CellLock(paths):
-            set_aside([paths.certificate, paths.evidence])
+        with OutDirLock(folder):
+            set_aside_signed(paths.certificate, [paths.evidence])
 
     def _final(self, task: Task) -> Header:
         """The header to run with. What fails here fails for the whole group."""

@@ -29,7 +29,7 @@ from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.server import Launcher
 from batch_invariance.live_invariance.store import (
     cell_paths,
-    shared_arm_paths,
+    shared_arm_path,
     write_atomic,
 )
 from batch_invariance.scorer_api import Scorer
@@ -69,7 +69,7 @@ class Standing:
 def arm_file(group: SweepGroup) -> str:
     """The evidence of a group's shared arm, relative to the sweep's folder."""
     cell = group.planned[0].cell
-    return shared_arm_paths(Path(group.folder), cell.model, cell.ctx).evidence.as_posix()
+    return shared_arm_path(Path(group.folder), cell.model, cell.ctx).as_posix()
 
 
 def cell_files(group: SweepGroup, header: Header) -> tuple[str, str]:
