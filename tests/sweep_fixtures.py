@@ -15,7 +15,7 @@ from batch_invariance.live_invariance.mock_launch import MockLauncher, MockRunni
 from batch_invariance.live_invariance.produce import Conduct, Produced
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.live_invariance.server import Launcher
-from batch_invariance.live_invariance.sweep import Position, Sweep
+from batch_invariance.live_invariance.sweep import Position, Sweep, SweepRules
 from batch_invariance.live_invariance.sweep_state import SweepGroup
 from batch_invariance.scorer_api import ExactMatch
 from driver_fixtures import CTX, mock_header
@@ -100,4 +100,4 @@ def sweep(
     budget_s: float | None = None,
     fresh: bool = False,
 ) -> Sweep:
-    return Sweep(groups, out_dir, watcher or Watcher(), budget_s, fresh)
+    return Sweep(groups, out_dir, watcher or Watcher(), SweepRules(budget_s, fresh))

@@ -24,6 +24,7 @@ from batch_invariance.invariance_diff.matrix_index import (
 )
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.shared_arm import comparable, shared_header
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.produce import Conduct, Produced, resume
 from batch_invariance.live_invariance.produce_shared import (
     produce_shared,
@@ -72,6 +73,16 @@ class SweepObserver(Protocol):
         """A remark."""
 
 
+@dataclass(frozen=True, slots=True)
+class SweepRules:
+    """How a sweep is run: seconds that it may take (None: as long as it takes), whether nothing of
+    an earlier one is kept, and what certificates are signed with."""
+
+    budget_s: float | None = None
+    fresh: bool = False
+    key: SigningKey | None = None
+
+
 class Sweep:
     """Runs the cells of `groups` in `out_dir`.
 
@@ -84,14 +95,12 @@ class Sweep:
         groups: Sequence[SweepGroup],
         out_dir: Path,
         observer: SweepObserver,
-        budget_s: float | None = None,
-        fresh: bool = False,
+        sweep_rules: SweepRules = SweepRules(),
     ) -> None:
         self._groups = groups
         self._out_dir = out_dir
         self._observer = observer
-        self._budget_s = budget_s
-        self._fresh = fresh
+        self._rules = sweep_rules
         self._began = time.monotonic()
         self._headers: dict[str, tuple[Header, ...]] = {}
         self._origins: dict[str, Origin] = {}
@@ -108,7 +117,7 @@ class Sweep:
         """
         prepare_out_dir(self._out_dir)
         with OutDirLock(self._out_dir):
-            standing = standing_of(self._groups, self._out_dir, self._fresh)
+            standing = standing_of(self._groups, self._out_dir, self._rules.fresh)
             for note in standing.notes:
                 self._observer.note(note)
             if standing.replaces:
@@ -129,12 +138,13 @@ class Sweep:
 
     def _next(self, waiting: Sequence[Task]) -> Task | None:
         """The next cell; None where the budget leaves out all that wait."""
-        if self._budget_s is None:
+        budget_s = self._rules.budget_s
+        if budget_s is None:
             return waiting[0]
         costs, there = self._costs, self._ledger.arms_there
         seconds = [costs.together([task], there) for task in waiting]
         least = min(seconds)
-        left = self._budget_s - (time.monotonic() - self._began)
+        left = budget_s - (time.monotonic() - self._began)
         # A guess alone leaves nothing out: the first run shows what the machine takes.
         if left > 0 and (least <= left or not costs.known):
             return waiting[seconds.index(least)]
@@ -176,7 +186,7 @@ class Sweep:
         self._ledger.put(replace(self._ledger.cell(task.file), state=RunState.RUNNING))
         conduct = self._begins(header, task, waiting, arm=False)
         began = time.monotonic()
-        produced = run(conduct=conduct)
+        produced = run(conduct=conduct, key=self._rules.key)
         return produced, time.monotonic() - began, cut_off is None
 
     def _begins(self, header: Header, task: Task, waiting: Sequence[Task], arm: bool) -> Conduct:

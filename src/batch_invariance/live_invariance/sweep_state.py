@@ -161,8 +161,8 @@ def _check_names(cells: Sequence[str], arms: Sequence[str]) -> None:
     twice = {file for file in (*cells, *arms) if (*cells, *arms).count(file) > 1}
     if twice:
         raise UsageError(
-            f"two cells would both write {min(twice)}: give one model another name with "
-            "--model-alias, or leave it out"
+            f"two cells would both write {min(twice)}: give one model's file another name, or "
+            "leave it out"
         )
 
 
