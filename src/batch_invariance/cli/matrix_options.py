@@ -94,24 +94,27 @@ def is_file(model: str) -> bool:
     return model.endswith(GGUF) or "/" in model or os.sep in model
 
 
-def _plan_of(path: Path) -> MatrixPlan:
-    """A plan file, its paths made relative to where this program runs."""
-    data = read_input(path, "--plan")
+def parse_plan(data: bytes, path: Path) -> MatrixPlan:
+    """The plan in a file's bytes, TOML where the file is called so and JSON elsewhere.
+
+    Raises FileFormatError with every fault.
+    """
     what = f"plan {path.name}"
     try:
         text = data.decode("utf-8")
+        value: object = parse_toml(text, what) if path.suffix == ".toml" else parse_json(text)
     except UnicodeDecodeError as error:
         raise FileFormatError(what, [f"not UTF-8 at byte {error.start}"]) from error
-    if path.suffix == ".toml":
-        value: object = parse_toml(text, what)
-    else:
-        try:
-            value = parse_json(text)
-        except ValueError as error:
-            raise FileFormatError(what, [f"not JSON: {error}"]) from error
+    except ValueError as error:
+        raise FileFormatError(what, [f"not JSON: {error}"]) from error
     if not isinstance(value, dict):
         raise FileFormatError(what, ["is not an object"])
-    plan = read_plan(value, what)
+    return read_plan(value, what)
+
+
+def _plan_of(path: Path) -> MatrixPlan:
+    """A plan file, its paths made relative to where this program runs."""
+    plan = parse_plan(read_input(path, "--plan"), path)
 
     def beside(name: str) -> str:
         return os.path.join(path.parent, os.path.expanduser(name))
