@@ -1,6 +1,6 @@
 """What a sweep takes against its cells one by one, on a real llama-server.
 
-    PYTHONPATH=src python tests/bench/bench_matrix.py SERVER_BIN > tests/bench/results/matrix_bench.txt
+    PYTHONPATH=src python tests/bench/bench_matrix.py SERVER_BIN
 
 One model, context and flag set with N = 2, 4, 8. Each figure is the wall time of the program.
 """
