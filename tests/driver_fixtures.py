@@ -15,16 +15,18 @@ from batch_invariance.scorer_api import ExactMatch
 CTX = 512
 
 
-def mock_header(n_items: int = 10, passes: int = 2, source: Source = Source.LIVE) -> Header:
-    """The header of a cell of four slots, written as if live."""
+def mock_header(
+    n_items: int = 10, passes: int = 2, source: Source = Source.LIVE, parallel: int = 4
+) -> Header:
+    """The header of a cell of four slots unless `parallel` says another number, as if live."""
     entries = [
         {"id": f"q{i}", "prompt": f"Question {i}: " + "word " * (3 + i % 5)} for i in range(n_items)
     ]
     return build_header(
         source,
-        Cell("toy", CTX, 4, "f16", "f16", False, 512, (), {}),
+        Cell("toy", CTX, parallel, "f16", "f16", False, 512, (), {}),
         core_fixtures.SUBJECT,
-        RunSettings(4, passes, Sampling(0, 16, 3), core_fixtures.SEED),
+        RunSettings(parallel, passes, Sampling(0, 16, 3), core_fixtures.SEED),
         parse_workset(json.dumps(entries).encode(), "questions.json"),
         ExactMatch(),
     )

@@ -95,6 +95,54 @@ SCHEDULES: tuple[Any, ...] = (
         ],
     },
 )
+PLANS: tuple[Any, ...] = (
+    {
+        "version": 1,
+        "models": ["canary:q8_0", "a.gguf", "alias"],
+        "ctx": [512, 1024],
+        "parallel": [2, 4, 8],
+        "kv_types": ["f16", "q8_0/q4_0"],
+        "flag_sets": {"fa-on": ["--flash-attn", "on"], "none": []},
+        "server_bin": "llama-server",
+        "workset": "w.json",
+        "passes": 2,
+        "max_tokens": 16,
+    },
+)
+INDEXES: tuple[Any, ...] = (
+    {
+        "schema": "matrix/1",
+        "tool": "batch-invariance 0",
+        "began_utc": "2026-12-03T03:11:12Z",
+        "updated_utc": "2026-12-03T03:12:12Z",
+        "complete": False,
+        "cells": [
+            {
+                "folder": "default",
+                "model": "toy",
+                "ctx": 512,
+                "dispatch_n": 2,
+                "source": "live",
+                "server_flags": ["--flash-attn", "on"],
+                "file": "default/toy__ctx512__N2.json",
+                "evidence": "default/toy__ctx512__N2.evidence.jsonl",
+                "shared_arm": "default/toy__ctx512__A.evidence.jsonl",
+                "inputs_sha256": "a" * 64,
+                "state": "left_out",
+                "why": "about 9 s, 1 s of the time budget left",
+            }
+        ],
+        "shared_arms": [
+            {
+                "file": "default/toy__ctx512__A.evidence.jsonl",
+                "inputs_sha256": "b" * 64,
+                "state": "done",
+                "sha256": "c" * 64,
+                "seconds": 8.5,
+            }
+        ],
+    },
+)
 POLICIES: tuple[Any, ...] = (
     {
         "version": 1,

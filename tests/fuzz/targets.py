@@ -6,6 +6,7 @@ value, as their callers do, because a value that cannot be used is no success.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from batch_invariance.cli.gate import parse_policy
+from batch_invariance.cli.matrix_options import parse_plan
 from batch_invariance.errors import (
     BatchInvarianceError,
     CertificateError,
@@ -24,6 +26,7 @@ from batch_invariance.errors import (
     GgufError,
     RegistryError,
     ScheduleError,
+    UsageError,
     WorkSetError,
 )
 from batch_invariance.formats.dsse import parse_envelope
@@ -41,6 +44,8 @@ from batch_invariance.invariance_diff.evidence import (
     EvidenceReader,
     trial_from_fields,
 )
+from batch_invariance.invariance_diff.matrix_index import parse_index
+from batch_invariance.invariance_diff.matrix_plan import groups_of
 from batch_invariance.invariance_diff.model import Completion
 from batch_invariance.invariance_diff.policy import Candidate, judge
 from batch_invariance.invariance_diff.response import parse_response
@@ -216,6 +221,15 @@ def _schedule(data: bytes) -> None:
     check_matches(passes, 4, 2, "s.json")
 
 
+def _matrix_plan(data: bytes) -> None:
+    with contextlib.suppress(UsageError):
+        groups_of(parse_plan(data, Path("plan.json")))
+
+
+def _matrix_index(data: bytes) -> None:
+    parse_index(data, "matrix.json").to_bytes()
+
+
 def _registry(data: bytes) -> None:
     for model in parse_registry(RegistryFile("models.toml", None, data)).models:
         str(model.heading)
@@ -300,6 +314,8 @@ def _of_inputs() -> tuple[Target, ...]:
         Target("lines", lines, partial(_import, ImportFormat.LINES), WorkSetError),
         Target("import", either, partial(_import, None), WorkSetError),
         Target("schedule", from_json(good.SCHEDULES), _schedule, ScheduleError, accepted=0.01),
+        Target("matrix plan", from_json(good.PLANS), _matrix_plan, FileFormatError, accepted=0.01),
+        Target("matrix index", from_json(good.INDEXES), _matrix_index, FileFormatError),
         Target("registry", from_bytes(good.TOML[1:]), _registry, RegistryError, accepted=0.01),
         Target("policy-json", from_json(good.POLICIES), partial(_policy, False), FileFormatError),
         Target("policy-toml", policy, partial(_policy, True), FileFormatError, accepted=0.005),

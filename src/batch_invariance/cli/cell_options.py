@@ -77,6 +77,11 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--profile", choices=PROFILES, help="its work-set and its scorer, where none is named"
     )
+    add_fill_options(group)
+
+
+def add_fill_options(group: argparse._ActionsContainer) -> None:
+    """What shapes the work-set of a profile."""
     group.add_argument(
         "--fills", type=_fills, metavar="F,F", help="shares of the context (0.05,0.3,0.9)"
     )

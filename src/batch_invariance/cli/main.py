@@ -25,6 +25,7 @@ from batch_invariance.cli import (
     report,
     resume,
     run_live,
+    run_matrix,
     run_mock,
     schedule,
     show,
@@ -39,6 +40,7 @@ from batch_invariance.live_invariance.text import printable, printable_lines
 
 VERBS = (
     run_live,
+    run_matrix,
     certify_endpoint,
     run_mock,
     resume,

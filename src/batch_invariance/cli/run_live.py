@@ -15,7 +15,11 @@ from batch_invariance.cli.cell_options import (
     add_server_options,
     chosen_cell,
     guarded_launcher,
-    launch_limits,
+)
+from batch_invariance.cli.cell_workset import (
+    GUESSED_CHARACTERS,
+    fitted_workset,
+    guessed_workset,
 )
 from batch_invariance.cli.ci_output import (
     add_ci_options,
@@ -36,8 +40,7 @@ from batch_invariance.cli.sign_options import SIGN_HELP, add_sign_option, sign_k
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import UsageError
-from batch_invariance.invariance_diff.model import Message, Source, Verdict
-from batch_invariance.invariance_diff.workset import WorkSet
+from batch_invariance.invariance_diff.model import Source, Verdict
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.prepare import (
     ServerKnowledge,
@@ -46,15 +49,10 @@ from batch_invariance.live_invariance.prepare import (
     plan_shortfalls,
 )
 from batch_invariance.live_invariance.produce import Produced, produce
-from batch_invariance.live_invariance.text import printable
-from batch_invariance.live_invariance.token_counter import token_counter
-from batch_invariance.profiles.spark.generate import generate
 from batch_invariance.profiles.spark.scorer import SparkScorer
 from batch_invariance.scorer_api import Scorer
 
 DEFAULT_MAX_TOKENS = 64
-GUESSED_CHARACTERS = 4
-"""Characters per token where a dry run may not ask a server."""
 EXAMPLES = """examples:
   batch-invariance run-live --server-bin llama-server --canary
   batch-invariance run-live --server-bin ./llama-server --model m.gguf --workset w.json \\
@@ -103,7 +101,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         if args.dry_run:
             return _dry_run(args, cell, known, scorer)
         launcher = guarded_launcher(args, cell, known)
-        workset = prepared(_workset(args, cell, known), args)
+        workset = prepared(fitted_workset(args, cell, known), args)
         for reason in plan_shortfalls(workset, cell.settings):
             print(f"this run can never be GREEN: {reason}", file=sys.stderr)
         header = live_header(cell.source, cell.server, known, cell.settings, workset, scorer)
@@ -118,53 +116,21 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     return _finish(args, produced, cell)
 
 
-def _workset(args: argparse.Namespace, cell: ChosenCell, known: ServerKnowledge) -> WorkSet:
-    """The work-set of the cell; the profile's is fitted by the server's own tokenizer."""
-    if cell.workset is not None:
-        return cell.workset
-    assert cell.spark is not None
-    say = _silent if args.quiet else _aside
-    say("profile spark: fitting prompts with the server's tokenizer")
-    limits = launch_limits(args)
-    with token_counter(cell.server, known, args.ready_timeout, limits) as count:
-        made = generate(cell.spark, count)
-    floors = [entry.item_id for entry in made.calibration if entry.floor]
-    say(f"profile spark: {len(made.workset.items)} items, each within 3 % of its length")
-    if floors:
-        say(f"longer than their fill even without filler: {printable(', '.join(floors))}")
-    return made.workset
-
-
-def _aside(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _silent(text: str) -> None:
-    """What `--quiet` makes of a remark."""
-
-
 def _dry_run(
     args: argparse.Namespace, cell: ChosenCell, known: ServerKnowledge, scorer: Scorer
 ) -> int:
     notes = []
-    workset = cell.workset
-    if workset is None:
-        assert cell.spark is not None
-        workset = generate(cell.spark, _guess).workset
+    if cell.workset is None:
         notes.append(
             f"profile spark: here a token is taken for {GUESSED_CHARACTERS} characters; the run "
             "fits the prompts with the server's tokenizer, so the work-set's digest will differ"
         )
-    workset = prepared(workset, args)
+    workset = prepared(guessed_workset(cell), args)
     header = live_header(cell.source, cell.server, known, cell.settings, workset, scorer)
     short = plan_shortfalls(workset, cell.settings)
     view = PlanView(header, cell.server, known, cell.origins, short, tuple(notes))
     print(json.dumps(plan_as_json(view)) if args.json else plan_text(view).rstrip("\n"))
     return ExitCode.PROMOTABLE
-
-
-def _guess(messages: Sequence[Message]) -> int:
-    return sum(len(m.content) for m in messages) // GUESSED_CHARACTERS
 
 
 def _finish(args: argparse.Namespace, produced: Produced, cell: ChosenCell) -> int:

@@ -54,6 +54,7 @@ from batch_invariance.invariance_diff.sections import (
     sensitivity_of,
     throughput_of,
 )
+from batch_invariance.invariance_diff.shared_arm import SharedArmRef, reference_of
 from batch_invariance.invariance_diff.verdict import decide_status, divergence_class, promotable
 
 LOST_EVENT = "lost_trial"
@@ -177,6 +178,7 @@ class Certificate:
     untested_ids: tuple[str, ...]
     events: tuple[Event, ...]
     lifetimes: tuple[LifetimeReport, ...]
+    shared_arms: tuple[SharedArmRef, ...]
     resumed: tuple[Resumed, ...]
     n_void_passes: int
     evidence: EvidenceRef
@@ -186,6 +188,9 @@ class Certificate:
     def to_json(self) -> dict[str, Any]:
         """The certificate as a JSON object; `endpoint` is there for such a source alone."""
         result: dict[str, Any] = to_json(self)
+        if not self.shared_arms:
+            # So the file of a run that shares nothing is the same as before there were sweeps.
+            del result["shared_arms"]
         if self.endpoint is None:
             del result["endpoint"]
         return result
@@ -294,6 +299,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         untested_ids=tuple(facts.untested),
         events=tuple(e for e in facts.events if e.what != LOST_EVENT),
         lifetimes=tuple(_lifetime(life) for life in facts.lifetimes),
+        shared_arms=tuple(reference_of(record) for record in facts.shared_arms),
         resumed=tuple(facts.resumed),
         n_void_passes=facts.n_void_passes,
         evidence=evidence,

@@ -35,6 +35,7 @@ from batch_invariance.invariance_diff.records import (
     Record,
     Resumed,
     ServerSaid,
+    SharedArm,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.rules import EVIDENCE_SCHEMA
@@ -56,6 +57,7 @@ _KINDS: dict[str, type[Any]] = {
     "control_plan": ControlPlan,
     "event": Event,
     "resumed": Resumed,
+    "shared_arm": SharedArm,
     "footer": Footer,
 }
 _KIND_OF = {cls: kind for kind, cls in _KINDS.items()}

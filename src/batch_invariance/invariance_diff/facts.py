@@ -16,6 +16,7 @@ from batch_invariance.invariance_diff.records import (
     LifetimeStart,
     Resumed,
     ServerSaid,
+    SharedArm,
 )
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
 from batch_invariance.invariance_diff.stats import LogHistogram
@@ -129,6 +130,7 @@ class Facts:
     passes: list[PassFacts] = field(default_factory=list)
     n_void_passes: int = 0
     resumed: list[Resumed] = field(default_factory=list)
+    shared_arms: list[SharedArm] = field(default_factory=list)
     pairs: dict[str, PairReport] = field(default_factory=dict)
     items: list[ItemFacts] = field(default_factory=list)
     lost: list[LostTrial] = field(default_factory=list)

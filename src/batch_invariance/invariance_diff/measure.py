@@ -41,12 +41,14 @@ from batch_invariance.invariance_diff.records import (
     Record,
     Resumed,
     ServerSaid,
+    SharedArm,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
 from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, check_schedule
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
+from batch_invariance.invariance_diff.shared_arm import CopiedArm
 from batch_invariance.invariance_diff.tracker import (
     NO_COUNTERS,
     PassTracker,
@@ -82,6 +84,8 @@ class Fold:
         self._done: set[tuple[Arm, int]] = set()
         self._confirmed: set[tuple[int, int]] = set()
         self._all_items = range(len(items))
+        self._copied: CopiedArm | None = None
+        self._at_start = True
 
     def feed(self, record: Record) -> None:
         """Takes the next record. Raises EvidenceError for one that cannot stand where it is."""
@@ -90,6 +94,8 @@ class Fold:
             raise EvidenceError("evidence", ["a record follows the footer"])
         if isinstance(record, (PassStart, WaveEnd, PassEnd)):
             self._watch(record)
+        if self._copied is not None and self._copied.take(record):
+            self._copied = None
         if isinstance(record, Trial):
             self._trial(record)
         elif isinstance(record, PassStart):
@@ -121,8 +127,19 @@ class Fold:
             facts.events.append(record)
         elif isinstance(record, Resumed):
             self._resumed(record)
+        elif isinstance(record, SharedArm):
+            self._shared(record)
         elif isinstance(record, Footer):
             facts.footer = record
+        self._at_start = False
+
+    def _shared(self, record: SharedArm) -> None:
+        if not self._at_start:
+            raise EvidenceError("evidence", ["a shared arm stands elsewhere than at the beginning"])
+        self._copied = CopiedArm(self._facts.header, record)
+        self._facts.shared_arms.append(record)
+        if record.footer.ended != COMPLETE:
+            self._facts.plan_faults.append(f"the shared arm ended early: {record.footer.ended}")
 
     def _watch(self, record: PassStart | WaveEnd | PassEnd) -> None:
         name = f"arm {record.arm.value} pass {record.pass_index}"
@@ -288,7 +305,9 @@ class Fold:
         self._open = None
 
     def finish(self) -> Facts:
-        """The facts, once the last record has been fed."""
+        """The facts, once the last record has been fed. Raises EvidenceError inside a copy."""
+        if self._copied is not None:
+            raise self._copied.cut_off()
         facts = self._facts
         workset = facts.header.workset
         if items_sha256(workset.items) != workset.sha256:

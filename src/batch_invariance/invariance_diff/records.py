@@ -1,8 +1,8 @@
 """The records of an evidence file, one dataclass per kind, in the order a run writes them.
 
-`Header`, then per server lifetime `LifetimeStart`, its passes (`PassStart`, trials, a `WaveEnd`
-per wave, `DecodeRuns`, `PassEnd`) and `LifetimeEnd`; `Event` wherever something happened; a
-`Footer` closes.
+`Header`, in a sweep `SharedArm` with the records that it copies; then per server lifetime
+`LifetimeStart`, its passes (`PassStart`, trials, a `WaveEnd` per wave, `DecodeRuns`, `PassEnd`) and
+`LifetimeEnd`; `Event` wherever something happened; a `Footer` closes.
 """
 
 from __future__ import annotations
@@ -318,8 +318,27 @@ class Footer:
     ts: float
 
 
+@dataclass(frozen=True, slots=True)
+class SharedArm:
+    """Arms A and A2 were run once for several N, in the evidence `file`, and the next `n_records`
+    records are copied from it.
+
+    `sha256` digests that whole file: its header, which is this run's but for N, the arms, and
+    `ts_utc`, `observer` and `model_sha256_from`; the copied records; and `footer`.
+    """
+
+    file: str
+    sha256: str
+    n_records: int
+    ts_utc: str
+    observer: Observer
+    model_sha256_from: str
+    footer: Footer
+
+
 Record = (
     Header
+    | SharedArm
     | LifetimeStart
     | LifetimeEnd
     | PassStart

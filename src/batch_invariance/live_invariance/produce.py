@@ -99,7 +99,7 @@ def produce_by(
     with OutDirLock(out_dir):
         moved = set_aside_signed(paths.certificate, [paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
-            _run(writer, header, scorer, conduct, run)
+            record_run(writer, header, scorer, conduct, run)
         return _certified(paths, moved, key)
 
 
@@ -132,17 +132,18 @@ def resume(
             )
         moved = set_aside_signed(paths.certificate)
         with EvidenceWriter(paths.evidence, interruption.written) as writer:
-            _run(writer, header, scorer, conduct, rest)
+            record_run(writer, header, scorer, conduct, rest)
         return _certified(paths, moved, key)
 
 
-def _run(
+def record_run(
     writer: EvidenceWriter,
     header: Header,
     scorer: Scorer,
     conduct: Conduct,
     what: Callable[[Recorder], None],
 ) -> None:
+    """Has `what` write a run, with signals kept until it is safe to raise them."""
     session = ScoringSession(scorer)
     recorder = Recorder(header, session, writer, conduct.observer, conduct.stop_rules)
     with deferred():

@@ -19,6 +19,7 @@ from batch_invariance.invariance_diff.records import (
     PassEnd,
     Record,
     Resumed,
+    SharedArm,
 )
 from batch_invariance.invariance_diff.rules import RULES_VERSION
 from batch_invariance.live_invariance.evidence_file import Written, read_lines
@@ -45,7 +46,7 @@ def read_interrupted(path: Path) -> Interruption:
     """Reads the evidence of an interrupted run; a last line that was cut off does not count.
 
     Raises EvidenceError for a file that is no evidence, and for one that cannot go on: finished,
-    with a lost trial or the server's death in it, or of other rules.
+    with a lost trial or the server's death in it, cut off inside a shared arm, or of other rules.
     """
     size = 0
 
@@ -63,6 +64,8 @@ def read_interrupted(path: Path) -> Interruption:
     if seen.header is None:
         raise EvidenceError(f"evidence {path.name}", ["not one whole line: nothing to go on with"])
     why = seen.finished or _other_rules(seen.header)
+    if seen.n_to_copy:
+        why = "it was cut off while the shared arm was copied; run the cell again"
     if why is not None:
         raise EvidenceError(f"evidence {path.name}", [f"cannot be resumed: {why}"])
     written = Written(size, reader.n_records, seen.n_trials, reader.last_line_sha256)
@@ -82,9 +85,13 @@ class _Seen:
         self.argv: tuple[str, ...] = ()
         self.kept: list[Trial] = []
         self.finished: str | None = None
+        self.n_to_copy = 0
 
     def take(self, record: Record) -> None:
-        if isinstance(record, Header):
+        self.n_to_copy = max(0, self.n_to_copy - 1)
+        if isinstance(record, SharedArm):
+            self.n_to_copy = record.n_records
+        elif isinstance(record, Header):
             self.header = record
         elif isinstance(record, Trial):
             self._trial(record)

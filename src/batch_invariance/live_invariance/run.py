@@ -39,6 +39,8 @@ class Earlier:
 
 
 FRESH = Earlier()
+REFERENCE_ALONE = Earlier(control=True)
+"""For a plan of arms A and A2 alone, which has no positive control; its header is written."""
 
 
 def run_cell(

@@ -149,7 +149,15 @@ def safe_model_name(name: str) -> str:
 
 def cell_paths(out_dir: Path, model: str, ctx: int, n: int) -> CellPaths:
     """The file names of the cell (`model`, `ctx` tokens per slot, `n` slots) in `out_dir`."""
-    stem = f"{safe_model_name(model)}__ctx{ctx}__N{n}"
+    return _paths_of(out_dir, f"{safe_model_name(model)}__ctx{ctx}__N{n}")
+
+
+def shared_arm_path(out_dir: Path, model: str, ctx: int) -> Path:
+    """The evidence of arms A and A2 that all N of (`model`, `ctx`) share."""
+    return out_dir / f"{safe_model_name(model)}__ctx{ctx}__A{EVIDENCE_SUFFIX}"
+
+
+def _paths_of(out_dir: Path, stem: str) -> CellPaths:
     certificate, evidence = out_dir / f"{stem}.json", out_dir / f"{stem}{EVIDENCE_SUFFIX}"
     return CellPaths(certificate, evidence, previous_path(certificate), previous_path(evidence))
 
