@@ -30,10 +30,13 @@ def times(speedup: float | None) -> str:
 
 
 def cell_flags(report: CellReport) -> str:
-    """Flags after -- and KV layout: with the model's name, what makes a row of the matrix."""
+    """Flags after -- and KV layout, or an endpoint's address: with the model's name, what makes a
+    row of the matrix."""
     if report.view is None:
         return ""
     subject = report.view.subject
+    if report.view.source is Source.ENDPOINT:
+        return f"endpoint {subject.server_file or 'of no address'}"
     flags = " ".join(subject.server_flags) or "no further flags"
     return f"{flags}; KV {subject.kv_label or 'unknown'}"
 
@@ -85,8 +88,8 @@ def in_brief(report: CellReport) -> str:
     if view.verdict is Verdict.AMBER and view.token_divergence_ids:
         return f"{len(view.token_divergence_ids)} of {n} in tokens alone"
     missed = (Outcome.FAIL, Outcome.UNKNOWN)
-    named = (GATE_SHORTFALLS.get(g.gate, g.gate) for g in view.gates if g.outcome in missed)
-    return next(named, "")
+    named = (GATE_SHORTFALLS.get(g.gate) for g in view.gates if g.outcome in missed)
+    return next(filter(None, named), "")
 
 
 def _contaminated(report: CellReport) -> bool:
