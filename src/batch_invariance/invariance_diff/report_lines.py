@@ -9,6 +9,7 @@ from batch_invariance.invariance_diff.pairs import DivergentTrial, IdReport
 from batch_invariance.invariance_diff.report_data import CellReport
 from batch_invariance.invariance_diff.report_words import (
     CLASS_WORDS,
+    GATE_QUESTIONS,
     GATE_SHORTFALLS,
     IN_WORDS,
     Standing,
@@ -72,7 +73,14 @@ def why(report: CellReport) -> str:
         return f"{len(view.token_divergence_ids)} of {n} answers changed in tokens alone"
     if view.verdict is Verdict.GREEN:
         return power(report)
-    return view.reasons[0] if view.reasons else ""
+    return _in_plain_words(view.reasons[0]) if view.reasons else ""
+
+
+def _in_plain_words(reason: str) -> str:
+    """`gate: code: measured` of a verdict with the gate's question in their place."""
+    parts = reason.split(": ", 2)
+    asked = GATE_QUESTIONS.get(parts[0])
+    return reason if asked is None else f"{asked} {parts[-1][:1].upper()}{parts[-1][1:]}"
 
 
 def in_brief(report: CellReport) -> str:
