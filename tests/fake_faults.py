@@ -59,15 +59,16 @@ class Faults:
     `metrics_shape`: a key of `METRICS`. `drift`: a key of `DRIFT`. `props_without`: fields that
     `/props` does not have. `foreign_tokens`: so many more tokens than asked for are counted with
     each completion. `freeze_at_completion`: the whole process stands still from then on.
-    `lose_guardian_at_completion`: it kills its parent. `daemonise`: the process that was started
-    ends and leaves the server to itself. `busy_ignores_sigterm`: a first SIGTERM while a request
-    runs is not heeded, a second ends it with exit code 1. `log_limit_bytes`: nothing more can be
-    written to the log. `old_build`: it knows the flags of `OLD_HELP` alone and ends at any other.
-    `spare_reference`: a launch with one slot has no faults. `chunked`: every body comes in chunks.
-    `content_type`: of completions. `hold_until`: a file beside the journal without which nothing is
-    answered after the second completion. `behaviour`: fields of `MockBehaviour`. `journal`: a file
-    to which the server appends, as JSON Lines, one object for its start (command line, environment,
-    key), one with the body of each completion that it is asked for, and one for each SIGTERM.
+    `lose_guardian_at_completion`: it kills its parent and never answers. `daemonise`: the process
+    that was started ends and leaves the server to itself. `busy_ignores_sigterm`: a first
+    SIGTERM while a request runs is not heeded, a second ends it with exit code 1.
+    `log_limit_bytes`: nothing more can be written to the log. `old_build`: it knows the flags
+    of `OLD_HELP` alone and ends at any other. `spare_reference`: a launch with one slot has no
+    faults. `chunked`: every body comes in chunks. `content_type`: of completions. `hold_until`:
+    a file beside the journal without which nothing is answered after the second completion.
+    `behaviour`: fields of `MockBehaviour`. `journal`: a file to which the server appends, as
+    JSON Lines, one object for its start (command line, environment, key), one with the body of
+    each completion that it is asked for, and one for each SIGTERM.
     """
 
     slots_override: int | None = None

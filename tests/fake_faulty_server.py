@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -194,6 +195,8 @@ class FaultyApi(MockApi):
             die(9, self.faults.die_message)
         if self._completions == self.faults.lose_guardian_at_completion:
             os.kill(os.getppid(), signal.SIGKILL)
+            # No answer: only what the driver does about it can end this request.
+            threading.Event().wait()
         if self._completions == self.faults.freeze_at_completion:
             os.kill(os.getpid(), signal.SIGSTOP)
         flood_stderr(self.faults.stderr_flood_bytes)

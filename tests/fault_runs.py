@@ -63,7 +63,7 @@ def check(case: FaultCase, outcome: Outcome) -> None:
     """The exit code, the words, the verdict and the files are those of the list."""
     assert outcome.code == case.exit_code, outcome.stderr
     assert "Traceback" not in outcome.stderr
-    assert case.sees in outcome.stdout + outcome.stderr
+    assert case.sees in outcome.stdout + outcome.stderr, outcome.stderr
     check_kept(case, outcome)
     if case.kept is Kept.CERTIFICATE:
         assert not case.verdict or outcome.verdict == case.verdict

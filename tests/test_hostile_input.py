@@ -50,7 +50,7 @@ from batch_invariance.live_invariance import bounded, evidence_file
 from batch_invariance.live_invariance.bounded import read_at_most
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.registry_file import RegistryFile, parse_registry
-from batch_invariance.live_invariance.store import CellLock, cell_paths, open_evidence
+from batch_invariance.live_invariance.store import OutDirLock, cell_paths, open_evidence
 from core_fixtures import EVIDENCE_NAME, Ideal, Records, encode, on_cell, on_header, on_kind
 from fuzz import good
 from gguf_builder import BASE, model, text
@@ -272,7 +272,7 @@ def test_what_a_pattern_fits(pattern: str, name: str, fits: bool) -> None:
 )
 def test_the_files_of_a_cell_stay_in_their_folder(name: str, tmp_path: Path) -> None:
     paths = cell_paths(tmp_path, name, 512, 4)
-    for path in (paths.certificate, paths.evidence, CellLock(paths).path):
+    for path in (paths.certificate, paths.evidence):
         assert path.parent == tmp_path
         assert path.name.isprintable()
         assert not set(path.name) & set("/\\\0")
@@ -472,8 +472,7 @@ def test_new_evidence_and_a_canary_do_not_follow_a_link_to_nothing(
 
 
 def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
-    paths = cell_paths(tmp_path, "m", 512, 4)
-    lock = CellLock(paths)
+    lock = OutDirLock(tmp_path)
     lock.path.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BatchInvarianceError, match="cannot lock"), lock:
         pass

@@ -31,7 +31,7 @@ def test_a_file_without_one_of_these_is_no_certificate(name: str) -> None:
     assert not cert_is_green(document)
     with pytest.raises(CertificateError) as refused:
         parse_certificate(json.dumps(document).encode())
-    assert refused.value.issues == [f"lacks {name!r}"]
+    assert refused.value.issues == (f"lacks {name!r}",)
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])

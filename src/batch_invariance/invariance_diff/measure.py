@@ -309,7 +309,8 @@ def _check_header(header: Header) -> None:
     n, drift = header.cell.dispatch_n, header.plan.logit_drift
     if not 1 <= n <= MAX_SLOTS:
         raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_SLOTS}"])
-    if header.cell.ctx < 1:
+    # A server of someone else may not tell its context, which is then 0.
+    if header.cell.ctx < (0 if foreign else 1):
         raise EvidenceError("evidence", ["the cell's context holds no token"])
     if header.cell.n_ubatch < 1:
         raise EvidenceError("evidence", ["the cell's micro-batch holds no token"])
