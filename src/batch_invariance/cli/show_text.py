@@ -17,6 +17,7 @@ from batch_invariance.invariance_diff.report_lines import (
     at_token,
     cell_flags,
     class_words,
+    context_words,
     drift_words,
     headline,
     how_often,
@@ -63,7 +64,7 @@ def _head(report: CellReport, style: Style, width: int) -> Iterator[str]:
     view = report.view
     assert view is not None
     cell = view.cell
-    name = one_line(f"{cell.model}, ctx {cell.ctx}, N={cell.dispatch_n}")
+    name = one_line(f"{cell.model}, {context_words(cell.ctx)}, N={cell.dispatch_n}")
     word = standing_word(report.standing, style)
     yield f"{word}  {style.bold(name)}: {one_line(headline(report))}"
     yield from _wrapped(cell_flags(report), width)

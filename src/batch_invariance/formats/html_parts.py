@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from batch_invariance.formats.html_markup import Child, Markup, element, joined
 from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.report_data import CellReport, Marked
+from batch_invariance.invariance_diff.report_lines import context_words
 from batch_invariance.invariance_diff.report_words import Standing
 
 LETTER = {
@@ -39,7 +40,7 @@ def cell_name(report: CellReport) -> str:
     said = [flags] if flags else []
     if report.view.source is not Source.LIVE:
         said.append(report.view.source.value)
-    name = f"{cell.model}, ctx {cell.ctx}, N={cell.dispatch_n}"
+    name = f"{cell.model}, {context_words(cell.ctx)}, N={cell.dispatch_n}"
     return f"{name} ({'; '.join(said)})" if said else name
 
 

@@ -41,6 +41,7 @@ def endpoint_facts(certificate: Certificate) -> list[tuple[str, str | None]]:
     ]
     said = "; ".join(f"{place}: {text}" for place, text in sorted(report.said.items()))
     waited = f"{report.n_rate_limited} requests waited and went out again"
+    context = f"{certificate.ctx} tokens" if certificate.ctx else "not told"
     return [
         ("Address", report.url),
         ("Model, as requests name it", certificate.subject.model.file),
@@ -52,6 +53,6 @@ def endpoint_facts(certificate: Certificate) -> list[tuple[str, str | None]]:
         ("Other traffic", traffic_words(report)),
         ("Rate limit", waited if report.n_rate_limited else None),
         ("It would have to offer", "; ".join(report.wants) or None),
-        ("Context, concurrency", f"{certificate.ctx} tokens, {certificate.dispatch_n} at once"),
+        ("Context, concurrency", f"{context}, {certificate.dispatch_n} at once"),
         ("Not known", "weights, flags, KV types, machine, and what lies between"),
     ]

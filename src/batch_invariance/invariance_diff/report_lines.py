@@ -30,6 +30,11 @@ def times(speedup: float | None) -> str:
     return "unknown" if speedup is None else f"{speedup:.2f}x"
 
 
+def context_words(ctx: int) -> str:
+    """A context in tokens; 0 is an endpoint that does not tell its own."""
+    return f"ctx {ctx}" if ctx else "ctx unknown"
+
+
 def cell_flags(report: CellReport) -> str:
     """Flags after -- and KV layout, or an endpoint's address: with the model's name, what makes a
     row of the matrix."""
