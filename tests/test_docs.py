@@ -57,7 +57,11 @@ def _prose(text: str) -> str:
 def _shell_lines(path: Path) -> Iterator[str]:
     """The logical lines of shell in a page or a script."""
     text = path.read_text("utf-8")
-    blocks = [text] if path.suffix == ".sh" else [b for kind, b in FENCE.findall(text) if kind]
+    fences = [] if path.suffix == ".sh" else FENCE.findall(text)
+    blocks = [b for kind, b in fences if kind] if path.suffix != ".sh" else [text]
+    # What was typed in a block that shows a session.
+    typed = (line for kind, b in fences if not kind for line in b.splitlines())
+    yield from (line[2:] for line in typed if line.startswith("$ "))
     if path.suffix == ".py":
         blocks = []
     for block in blocks:

