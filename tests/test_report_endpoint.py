@@ -11,7 +11,10 @@ from batch_invariance.cli import report, show
 from batch_invariance.cli.main import main
 from batch_invariance.formats.html_style import STYLE
 from batch_invariance.formats.html_timeline import ARM_NAMES, paint_of
+from batch_invariance.invariance_diff.diff import TOKEN_FIELDS
 from batch_invariance.invariance_diff.model import Arm
+from batch_invariance.invariance_diff.report_words import FIELD_WORDS
+from batch_invariance.invariance_diff.rules import INVARIANT_FIELDS
 from ci_fixtures import call
 from fake_endpoints import KEY, MODEL, FakeEndpoint, Plan, Surface
 from report_fixtures import read_page
@@ -53,6 +56,10 @@ def test_an_endpoint_is_shown_with_what_is_known_of_it(
         assert words in text
         assert words in shown or "A3" in words
     assert "None" not in text
+
+
+def test_every_compared_field_has_words() -> None:
+    assert set(FIELD_WORDS) == {*INVARIANT_FIELDS, *TOKEN_FIELDS}
 
 
 def test_every_arm_has_a_name_and_a_paint() -> None:

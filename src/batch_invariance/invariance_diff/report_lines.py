@@ -9,6 +9,7 @@ from batch_invariance.invariance_diff.pairs import DivergentTrial, IdReport
 from batch_invariance.invariance_diff.report_data import CellReport
 from batch_invariance.invariance_diff.report_words import (
     CLASS_WORDS,
+    FIELD_WORDS,
     GATE_QUESTIONS,
     GATE_SHORTFALLS,
     IN_WORDS,
@@ -210,7 +211,8 @@ def at_token(trial: DivergentTrial) -> str:
 
 def how_often(entry: IdReport) -> str:
     """In how many trials an id differs, and in which fields."""
-    fields = ", ".join((*entry.score_fields, *entry.token_fields))
+    named = (*entry.score_fields, *entry.token_fields)
+    fields = ", ".join(FIELD_WORDS.get(name, name) for name in named)
     n = max(entry.n_score_divergent, entry.n_token_divergent)
     return f"differs in {n} of {entry.n_compared} trials: {fields}"
 

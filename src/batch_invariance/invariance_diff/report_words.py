@@ -31,6 +31,21 @@ IN_WORDS = {
     Standing.NOT_VERIFIED: "no evidence bears it out",
 }
 """Each standing in a line."""
+FIELD_WORDS = {
+    "score": "score",
+    "passed": "passed or not",
+    "extracted_answer": "the scored answer",
+    "expected_answer": "the expected answer",
+    "prompt_tokens_measured": "prompt tokens",
+    "failure_mode": "kind of failure",
+    "token_ids": "tokens",
+    "text": "text",
+    "finish_reason": "why it ended",
+    "reasoning": "reasoning",
+    "tool_calls": "tool calls",
+    "completion_tokens": "length",
+}
+"""The compared fields of a trial."""
 GATE_QUESTIONS = {
     "F0_score": "Is every scored answer the same alone and under load?",
     "completeness": "Did everything run that was planned?",
