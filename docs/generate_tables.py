@@ -1,9 +1,11 @@
-"""Writes what the documentation shows of runs that are checked in under tests/bench/results.
+"""Writes what the documentation shows of checked-in runs and files.
 
     python docs/generate_tables.py
 
-A table, or a program's output, stands between two marks that name its results file. `--check`
-writes nothing and ends with 1, naming each page that is out of step.
+A table, or a program's output, stands between two marks that name its results file under
+tests/bench/results, or one part of it (`FILE:PART`, which begins after the line `# part PART`). A
+file of the repository stands between marks with its path. `--check` writes nothing and ends with 1,
+naming each page that is out of step.
 """
 
 from __future__ import annotations
@@ -13,26 +15,47 @@ import sys
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
-RESULTS = DOCS.parent / "tests" / "bench" / "results"
-MARKED = re.compile(r"(<!-- (table|output) of (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+ROOT = DOCS.parent
+RESULTS = ROOT / "tests" / "bench" / "results"
+MARKED = re.compile(r"(<!-- (table|output|file) of (\S+) -->\n).*?(<!-- end of \3 -->)", re.DOTALL)
+PART = "# part "
+LANGUAGES = {".yml": "yaml", ".toml": "toml", ".sh": "sh"}
+
+
+def lines_of(results: str) -> list[str]:
+    """The lines of a results file, or of one part of it. Raises ValueError without that part."""
+    name, _, part = results.partition(":")
+    lines = (RESULTS / name).read_text("utf-8").splitlines()
+    if not part:
+        return lines
+    lines = lines[lines.index(PART + part) + 1 :]
+    end = next((i for i, line in enumerate(lines) if line.startswith(PART)), len(lines))
+    return lines[:end]
 
 
 def table(results: str) -> str:
     """A results file's lines of cells (`a | b`) as a table; other lines are not in it."""
-    lines = (RESULTS / results).read_text("utf-8").splitlines()
-    rows = [[cell.strip() for cell in line.split(" | ")] for line in lines if " | " in line]
+    rows = [
+        [cell.strip() for cell in line.split(" | ")] for line in lines_of(results) if " | " in line
+    ]
     shown = ["| " + " | ".join(row) + " |" for row in rows]
     shown.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(shown)
 
 
 def output(results: str) -> str:
-    """A results file as a block of text, less the comments at its head."""
-    lines = (RESULTS / results).read_text("utf-8").splitlines()
-    return "\n".join(["```", *(line for line in lines if not line.startswith("#")), "```"])
+    """A results file as a block of text, less its comments."""
+    shown = (line for line in lines_of(results) if not line.startswith("#"))
+    return "\n".join(["```", *shown, "```"])
 
 
-SHOWN = {"table": table, "output": output}
+def file(path: str) -> str:
+    """A file of the repository as a block in its language."""
+    text = (ROOT / path).read_text("utf-8")
+    return f"```{LANGUAGES.get(Path(path).suffix, '')}\n{text}```"
+
+
+SHOWN = {"table": table, "output": output, "file": file}
 
 
 def render(page: Path) -> str:

@@ -158,3 +158,8 @@ def find_chromium() -> tuple[str | None, str]:
         return shutil.which(named), f"{CHROMIUM_VARIABLE}={named} is no executable"
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
     return found, f"no Chromium: install one, or set {CHROMIUM_VARIABLE}"
+
+
+if __name__ == "__main__":
+    found, absent = find_chromium()
+    print(f"browser tests use {found}" if found else f"browser tests are left out: {absent}")

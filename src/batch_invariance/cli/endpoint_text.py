@@ -8,6 +8,7 @@ from batch_invariance.cli.style import Style
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.endpoint import Endpoint, TokenNames, wants
 from batch_invariance.invariance_diff.lifetime_rate import LifetimeRate
+from batch_invariance.invariance_diff.report_endpoint import claim_words, traffic_words
 from batch_invariance.live_invariance.endpoint_client import Limits
 from batch_invariance.live_invariance.endpoint_prepare import Amount
 from batch_invariance.live_invariance.text import printable
@@ -74,21 +75,12 @@ def endpoint_lines(cert: Certificate, style: Style) -> list[str]:
     ]
     claim = report.claim
     if claim is not None:
-        text = f"claim: {printable(claim.text)}: "
-        if claim.borne_out is False:
-            text += style.bold("the measurement does not bear it out")
-        elif claim.borne_out:
-            text += "the measurement bears it out, bit for bit, for what was compared"
-        else:
-            text += "neither borne out nor refuted by this run"
-        lines.append(text)
-    if report.foreign_traffic:
-        tokens = sum(part.tokens for part in report.foreign_traffic)
-        passes = ", ".join(f"{p.arm.value}{p.pass_index}" for p in report.foreign_traffic[:6])
-        lines.append(
-            f"other traffic: {tokens} tokens generated for others beside {passes}; they were "
-            "companions too"
-        )
+        words = claim_words(claim)
+        words = style.bold(words) if claim.borne_out is False else words
+        lines.append(f"claim: {printable(claim.text)}: {words}")
+    traffic = traffic_words(report)
+    if traffic is not None:
+        lines.append(f"other traffic: {traffic}")
     if report.n_rate_limited:
         lines.append(f"rate limit: {report.n_rate_limited} requests waited and went out again")
     return lines + [f"the server would have to offer {want}" for want in report.wants]

@@ -117,7 +117,7 @@ def _row(report: CellReport) -> tuple[str, ...]:
     return (
         report.standing.value,
         one_line(view.cell.model),
-        str(view.cell.ctx),
+        str(view.cell.ctx or "?"),
         str(view.cell.dispatch_n),
         one_line(" ".join(view.subject.server_flags)) or "-",
         one_line(_why(report)),

@@ -9,18 +9,19 @@ from batch_invariance.cli.columns import beside, one_line, padded, wrapped
 from batch_invariance.cli.style import Style
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.gates import GateResult
-from batch_invariance.invariance_diff.model import Arm, Outcome, Verdict
+from batch_invariance.invariance_diff.model import Arm, Outcome, Source, Verdict
 from batch_invariance.invariance_diff.report_data import CellReport, Marked, SideBySide
+from batch_invariance.invariance_diff.report_endpoint import claim_words, endpoint_facts
 from batch_invariance.invariance_diff.report_evidence import PassView, RunView
 from batch_invariance.invariance_diff.report_lines import (
     at_token,
     cell_flags,
     class_words,
+    context_words,
     drift_words,
     headline,
     how_often,
     impact_words,
-    is_of_no_model,
     power,
     some,
     space_words,
@@ -63,7 +64,7 @@ def _head(report: CellReport, style: Style, width: int) -> Iterator[str]:
     view = report.view
     assert view is not None
     cell = view.cell
-    name = one_line(f"{cell.model}, ctx {cell.ctx}, N={cell.dispatch_n}")
+    name = one_line(f"{cell.model}, {context_words(cell.ctx)}, N={cell.dispatch_n}")
     word = standing_word(report.standing, style)
     yield f"{word}  {style.bold(name)}: {one_line(headline(report))}"
     yield from _wrapped(cell_flags(report), width)
@@ -78,7 +79,12 @@ def _head(report: CellReport, style: Style, width: int) -> Iterator[str]:
         yield from _wrapped(words, width)
     for reason in view.reasons[:8]:
         yield from _point(reason, width)
-    if is_of_no_model(report):
+    claim = None
+    if report.certificate is not None and report.certificate.endpoint is not None:
+        claim = report.certificate.endpoint.claim
+    if claim is not None:
+        yield from _wrapped(f"its operator claims: {claim.text}: {claim_words(claim)}", width)
+    if view.source is not Source.LIVE:
         yield from _wrapped(f"measured was {SOURCE_WORDS[view.source]}", width)
 
 
@@ -220,10 +226,17 @@ def _facts(certificate: Certificate, style: Style, width: int) -> Iterator[str]:
     subject, observer = certificate.subject, certificate.observer
     model, workset = subject.model, certificate.workset
     yield from _title("what was measured", style)
-    for name, text in (
+    for fact, said in endpoint_facts(certificate):
+        if said is not None:
+            yield from _wrapped(f"{fact[:1].lower()}{fact[1:]}: {said}", width)
+    flags = shlex.join(certificate.promotion_scope.valid_for.server_flags) or "none"
+    ours = (
         ("model", f"{model.file}, sha256 {model.sha256}"),
         ("server", f"{subject.server_file}, {subject.server_version or 'version unknown'}"),
-        ("flags", shlex.join(certificate.promotion_scope.valid_for.server_flags) or "none"),
+        ("flags", flags),
+    )
+    for name, text in (
+        *(ours if certificate.endpoint is None else ()),
         ("work-set", f"{workset.name}, {workset.n_items} items, sha256 {workset.sha256}"),
         ("scorer", certificate.scorer.name),
         ("observer", f"{observer.tool}, Python {observer.python}, {observer.system}"),

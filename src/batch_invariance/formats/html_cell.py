@@ -18,17 +18,15 @@ from batch_invariance.formats.html_parts import (
 from batch_invariance.formats.html_run import run_part
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.impact import ScoreImpact
-from batch_invariance.invariance_diff.report_data import (
-    CellReport,
-    Detail,
-)
+from batch_invariance.invariance_diff.model import Source
+from batch_invariance.invariance_diff.report_data import CellReport, Detail
+from batch_invariance.invariance_diff.report_endpoint import claim_words
 from batch_invariance.invariance_diff.report_lines import (
     bound_of,
     class_words,
     drift_words,
     headline,
     impact_words,
-    is_of_no_model,
     space_words,
     speed_words,
     times,
@@ -98,9 +96,22 @@ def _verdict(report: CellReport) -> Markup:
         )
     if view is not None and view.reasons:
         lines.append(element("ul", *(element("li", reason) for reason in view.reasons[:8])))
-    if view is not None and is_of_no_model(report):
+    claim = None if report.certificate is None else _claim(report.certificate)
+    if claim is not None:
+        lines.append(claim)
+    if view is not None and view.source is not Source.LIVE:
         lines.append(element("p", f"Measured was {SOURCE_WORDS[view.source]}."))
     return element("div", *lines)
+
+
+def _claim(certificate: Certificate) -> Markup | None:
+    """What an endpoint's operator claims, and what the measurement says of that."""
+    claim = None if certificate.endpoint is None else certificate.endpoint.claim
+    if claim is None:
+        return None
+    words = claim_words(claim)
+    shown = element("strong", words) if claim.borne_out is False else words
+    return element("p", f"Its operator claims “{claim.text}”: ", shown, ".")
 
 
 def _figures(certificate: Certificate, report: CellReport) -> Markup:

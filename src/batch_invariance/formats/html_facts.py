@@ -9,6 +9,7 @@ from batch_invariance.formats.html_parts import definitions
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.records import Observer
 from batch_invariance.invariance_diff.report_data import CellReport
+from batch_invariance.invariance_diff.report_endpoint import endpoint_facts
 from batch_invariance.invariance_diff.report_repeat import repeat_of
 
 MAX_LAUNCHES = 4
@@ -39,6 +40,9 @@ def _file(report: CellReport) -> list[tuple[str, Child]]:
 
 
 def _subject(certificate: Certificate) -> list[tuple[str, Child]]:
+    if certificate.endpoint is not None:
+        digest = ("Cell sha256", element("code", certificate.cell_sha256))
+        return [*endpoint_facts(certificate), digest]
     subject, model = certificate.subject, certificate.subject.model
     scope = certificate.promotion_scope.valid_for
     kind = [model.architecture, model.file_type, f"{model.size / 1e6:.1f} MB"]

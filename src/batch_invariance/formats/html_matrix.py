@@ -9,7 +9,7 @@ from batch_invariance.formats.html_markup import Child, Markup, element, joined
 from batch_invariance.formats.html_parts import LETTER, icon, scrolling
 from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.report_data import CellReport
-from batch_invariance.invariance_diff.report_lines import cell_flags, in_brief, times
+from batch_invariance.invariance_diff.report_lines import cell_flags, context_words, in_brief, times
 from batch_invariance.invariance_diff.report_words import Standing
 
 CAPTION = "Each field leads to its details"
@@ -49,7 +49,7 @@ def matrix(reports: Sequence[CellReport], link: Callable[[CellReport], str]) -> 
 
 def _head(columns: Sequence[Column]) -> Markup:
     contexts = [(ctx, len(list(group))) for ctx, group in groupby(columns, key=lambda c: c[0])]
-    top = [element("th", f"ctx {ctx}", colspan=n, scope="colgroup") for ctx, n in contexts]
+    top = [element("th", context_words(ctx), colspan=n, scope="colgroup") for ctx, n in contexts]
     low = [element("th", f"N={n}", scope="col") for _, n in columns]
     corner = element("th", "Model and flags", rowspan=2, scope="col")
     return element("thead", element("tr", corner, *top), element("tr", *low))

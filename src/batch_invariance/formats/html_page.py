@@ -13,6 +13,7 @@ from batch_invariance.formats.html_markup import Child, Markup, element, joined
 from batch_invariance.formats.html_matrix import matrix
 from batch_invariance.formats.html_parts import cell_name, chip
 from batch_invariance.formats.html_style import ICONS, STYLE
+from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.report_data import CellReport, Detail
 from batch_invariance.invariance_diff.report_lines import is_of_no_model
 from batch_invariance.invariance_diff.report_words import Standing
@@ -116,6 +117,22 @@ def page(cells: Sequence[Cell], info: PageInfo) -> str:
     return "<!DOCTYPE html>\n" + element("html", head, body, lang="en").html + "\n"
 
 
+def _of_an_endpoint(report: CellReport) -> bool:
+    return report.view is not None and report.view.source is Source.ENDPOINT
+
+
+_GREEN_OTHERS: tuple[tuple[str, Callable[[CellReport], bool]], ...] = (
+    ("of a canary or a mock, which says nothing about a real model.", is_of_no_model),
+    (
+        "of a server that was measured as it was found: true of that address at that time, for no "
+        "known weights, flags or machine.",
+        _of_an_endpoint,
+    ),
+    ("not fit to stand for a cell; each says why.", lambda report: True),
+)
+"""What is said of cells that are green and not safe, by the first that fits."""
+
+
 def _contaminated(report: CellReport) -> bool:
     return report.certificate is not None and bool(report.certificate.contamination)
 
@@ -152,14 +169,11 @@ def _in_short(reports: Sequence[CellReport], link: Callable[[CellReport], str]) 
         none = element("span", "NONE SAFE", class_="chip n")
         yield _point(none, safe, f"of {n} stands for a cell that is safe to run batched.", link)
     green = [r for r in reports if r.standing is Standing.GREEN and not r.safe]
-    if green:
-        toys = all(is_of_no_model(r) for r in green)
-        text = "green, but " + (
-            "of a canary or a mock, which says nothing about a real model."
-            if toys
-            else "not fit to stand for a cell; each says why."
-        )
-        yield _point(chip(Standing.GREEN), green, text, link)
+    for words, which in _GREEN_OTHERS:
+        found = [r for r in green if which(r)]
+        green = [r for r in green if not which(r)]
+        if found:
+            yield _point(chip(Standing.GREEN), found, f"green, but {words}", link)
     for standing, words in (
         (Standing.RED, "not safe: scored answers changed under load."),
         (Standing.NOT_VERIFIED, "not borne out by evidence, whatever the file says."),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from batch_invariance.formats.html_markup import Child, Markup, element, joined
+from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.report_data import CellReport, Marked
-from batch_invariance.invariance_diff.report_lines import is_of_no_model
+from batch_invariance.invariance_diff.report_lines import context_words
 from batch_invariance.invariance_diff.report_words import Standing
 
 LETTER = {
@@ -37,9 +38,9 @@ def cell_name(report: CellReport) -> str:
     cell = report.view.cell
     flags = " ".join(report.view.subject.server_flags)
     said = [flags] if flags else []
-    if is_of_no_model(report):
+    if report.view.source is not Source.LIVE:
         said.append(report.view.source.value)
-    name = f"{cell.model}, ctx {cell.ctx}, N={cell.dispatch_n}"
+    name = f"{cell.model}, {context_words(cell.ctx)}, N={cell.dispatch_n}"
     return f"{name} ({'; '.join(said)})" if said else name
 
 

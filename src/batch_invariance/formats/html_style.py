@@ -197,7 +197,7 @@ fill:var(--mute)}
 svg .row,svg .panel{font-size:12px;fill:var(--fg)}
 svg .tick{text-anchor:middle}
 .axis{stroke:var(--mute);stroke-width:1}
-.a-a{--p:var(--c-a)}.a-a2{--p:var(--c-a2)}.a-b{--p:var(--c-b)}.a-c{--p:var(--c-c)}
+.a-a{--p:var(--c-a)}.a-a2,.a-a3{--p:var(--c-a2)}.a-b{--p:var(--c-b)}.a-c{--p:var(--c-c)}
 .b{stroke:var(--p);fill:none}.key rect{fill:var(--p)}
 .a-p{--p:var(--c-p)}.a-confirm{--p:var(--c-k)}.a-warmup{--p:var(--c-w)}.a-lost{--p:var(--r-ln)}
 .q{fill:var(--card);stroke:var(--c-c);stroke-width:1}

@@ -29,6 +29,7 @@ TICKS = (0.001, 0.002, 0.005)
 ARM_NAMES = {
     Arm.A: "reference, one request at a time",
     Arm.A2: "the reference again",
+    Arm.A3: "the reference once more, at the end",
     Arm.B: "one at a time, over all slots",
     Arm.C: "the load: many at once",
     Arm.CONFIRM: "changed ones again, one at a time",

@@ -9,6 +9,8 @@ from batch_invariance.invariance_diff.pairs import DivergentTrial, IdReport
 from batch_invariance.invariance_diff.report_data import CellReport
 from batch_invariance.invariance_diff.report_words import (
     CLASS_WORDS,
+    FIELD_WORDS,
+    GATE_QUESTIONS,
     GATE_SHORTFALLS,
     IN_WORDS,
     Standing,
@@ -29,11 +31,19 @@ def times(speedup: float | None) -> str:
     return "unknown" if speedup is None else f"{speedup:.2f}x"
 
 
+def context_words(ctx: int) -> str:
+    """A context in tokens; 0 is an endpoint that does not tell its own."""
+    return f"ctx {ctx}" if ctx else "ctx unknown"
+
+
 def cell_flags(report: CellReport) -> str:
-    """Flags after -- and KV layout: with the model's name, what makes a row of the matrix."""
+    """Flags after -- and KV layout, or an endpoint's address: with the model's name, what makes a
+    row of the matrix."""
     if report.view is None:
         return ""
     subject = report.view.subject
+    if report.view.source is Source.ENDPOINT:
+        return f"endpoint {subject.server_file or 'of no address'}"
     flags = " ".join(subject.server_flags) or "no further flags"
     return f"{flags}; KV {subject.kv_label or 'unknown'}"
 
@@ -69,7 +79,14 @@ def why(report: CellReport) -> str:
         return f"{len(view.token_divergence_ids)} of {n} answers changed in tokens alone"
     if view.verdict is Verdict.GREEN:
         return power(report)
-    return view.reasons[0] if view.reasons else ""
+    return _in_plain_words(view.reasons[0]) if view.reasons else ""
+
+
+def _in_plain_words(reason: str) -> str:
+    """`gate: code: measured` of a verdict with the gate's question in their place."""
+    parts = reason.split(": ", 2)
+    asked = GATE_QUESTIONS.get(parts[0])
+    return reason if asked is None else f"{asked} {parts[-1][:1].upper()}{parts[-1][1:]}"
 
 
 def in_brief(report: CellReport) -> str:
@@ -85,8 +102,8 @@ def in_brief(report: CellReport) -> str:
     if view.verdict is Verdict.AMBER and view.token_divergence_ids:
         return f"{len(view.token_divergence_ids)} of {n} in tokens alone"
     missed = (Outcome.FAIL, Outcome.UNKNOWN)
-    named = (GATE_SHORTFALLS.get(g.gate, g.gate) for g in view.gates if g.outcome in missed)
-    return next(named, "")
+    named = (GATE_SHORTFALLS.get(g.gate) for g in view.gates if g.outcome in missed)
+    return next(filter(None, named), "")
 
 
 def _contaminated(report: CellReport) -> bool:
@@ -194,7 +211,8 @@ def at_token(trial: DivergentTrial) -> str:
 
 def how_often(entry: IdReport) -> str:
     """In how many trials an id differs, and in which fields."""
-    fields = ", ".join((*entry.score_fields, *entry.token_fields))
+    named = (*entry.score_fields, *entry.token_fields)
+    fields = ", ".join(FIELD_WORDS.get(name, name) for name in named)
     n = max(entry.n_score_divergent, entry.n_token_divergent)
     return f"differs in {n} of {entry.n_compared} trials: {fields}"
 

@@ -41,7 +41,7 @@ def repeat_of(certificate: Certificate, header: Header | None) -> Repeat:
     elif certificate.source in (Source.LIVE, Source.CANARY):
         words = ["run-live", *_subject(certificate, notes), *_figures(certificate)]
     else:
-        return Repeat(None, ("the server was not started by the tool",))
+        words = ["certify-endpoint", *_endpoint(certificate, notes)]
     words += _measurement(certificate, header.plan if header is not None else None)
     words += _scorer(certificate, notes)
     words += _workset(certificate, header.workset.items if header is not None else (), notes)
@@ -98,6 +98,19 @@ def _subject(certificate: Certificate, notes: list[str]) -> list[str]:
     if certificate.model != model.file.removesuffix(".gguf"):
         words += ["--model-alias", certificate.model]
     notes.append(f"the same model file: sha256 {model.sha256}")
+    return words
+
+
+def _endpoint(certificate: Certificate, notes: list[str]) -> list[str]:
+    subject = certificate.subject
+    words = ["--url", subject.server_file, "--model", subject.model.file]
+    words += ["--concurrency", str(certificate.dispatch_n)]
+    claim = None if certificate.endpoint is None else certificate.endpoint.claim
+    if claim is not None:
+        words += ["--claims-invariance", claim.text]
+    notes.append("where the server asks for a key: --api-key-env or --api-key-file")
+    said = subject.server_version or "which named no version"
+    notes.append(f"the same server under that address: {said}")
     return words
 
 

@@ -31,6 +31,21 @@ IN_WORDS = {
     Standing.NOT_VERIFIED: "no evidence bears it out",
 }
 """Each standing in a line."""
+FIELD_WORDS = {
+    "score": "score",
+    "passed": "passed or not",
+    "extracted_answer": "the scored answer",
+    "expected_answer": "the expected answer",
+    "prompt_tokens_measured": "prompt tokens",
+    "failure_mode": "kind of failure",
+    "token_ids": "tokens",
+    "text": "text",
+    "finish_reason": "why it ended",
+    "reasoning": "reasoning",
+    "tool_calls": "tool calls",
+    "completion_tokens": "length",
+}
+"""The compared fields of a trial."""
 GATE_QUESTIONS = {
     "F0_score": "Is every scored answer the same alone and under load?",
     "completeness": "Did everything run that was planned?",
@@ -39,7 +54,7 @@ GATE_QUESTIONS = {
     "F2_completion_floor": "Were there enough real answers to compare?",
     "F3_coverage": "Is every prompt proved to have shared forward passes?",
     "F4_logit_drift": "Did the logprobs stay where they were?",
-    "F5_provenance": "Was a real server measured?",
+    "F5_provenance": "Was it a real model, on a server that the tool started?",
     "isolation": "Was the server busy with this run alone?",
     "identity": "Was it the same server, model and context all along?",
     "control_b": "Do the slots alone, without load, leave the answers as they are?",
@@ -56,15 +71,15 @@ GATE_SHORTFALLS = {
     "F2_completion_floor": "too few real answers",
     "F3_coverage": "too little proved batched",
     "F4_logit_drift": "logprobs moved",
-    "F5_provenance": "no real server",
-    "isolation": "not alone on the server",
-    "identity": "not one server all along",
+    "isolation": "not proved alone",
+    "identity": "not proved one server",
     "control_b": "slots alone change it",
     "reference": "reference not stable",
     "positive_control": "planted change not seen",
     "sample": "too little compared",
 }
-"""What it means in a few words that a gate is not passed; score and tokens have their counts."""
+"""What it means in a few words that a gate is not passed. Score and tokens have their counts,
+and the provenance takes no colour from a cell."""
 CLASS_WORDS = {
     "co_batching": (
         "Put down to the batch: alone on the same slots every changed answer comes out as in the "
@@ -89,5 +104,8 @@ SOURCE_WORDS = {
         "and says nothing about any real model"
     ),
     Source.MOCK: "a mock: it shows how the tool works and says nothing about any server",
-    Source.ENDPOINT: "a server that the tool did not start",
+    Source.ENDPOINT: (
+        "a server that the tool did not start, as it was found. Its weights, flags and machine are "
+        "not known, so it stands for no cell"
+    ),
 }
