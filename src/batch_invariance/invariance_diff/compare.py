@@ -273,19 +273,20 @@ def _judge(
         worse.append(f"the verdict went from {x.verdict.value} to {y.verdict.value}")
     new = tuple(entry.id for entry in ids if entry.change is IdChange.NEW)
     if new:
-        worse.append(f"{len(new)} new divergent ids: {some(new)}")
+        worse.append(f"divergent now and not before: {some(new)} ({len(new)})")
     deeper = tuple(e.id for e in ids if (e.before, e.after) == (Kind.TOKEN, Kind.SCORE))
     if deeper:
-        worse.append(f"{len(deeper)} ids differed in tokens alone and now in score: {some(deeper)}")
+        worse.append(f"differing in score, before in tokens alone: {some(deeper)} ({len(deeper)})")
     if len(y.contamination) > len(x.contamination):
-        worse.append(f"{len(y.contamination)} answers hold text of another request")
+        worse.append(
+            f"answers with text of another request: {len(x.contamination)} before, "
+            f"{len(y.contamination)} now"
+        )
     if y.verdict is Verdict.UNVERIFIED:
         unproved.append("the verdict after the change is UNVERIFIED: it proves nothing")
     lost = tuple(entry.id for entry in ids if entry.change is IdChange.UNPROVED)
     if lost:
-        unproved.append(
-            f"{len(lost)} ids that diverged before are not proved co-batched now: {some(lost)}"
-        )
+        unproved.append(f"divergent before, not proved co-batched now: {some(lost)} ({len(lost)})")
     outcome = Outcome.UNPROVED if unproved else Outcome.NOT_WORSE
     return Outcome.WORSE if worse else outcome, (*worse, *unproved)
 
