@@ -49,7 +49,7 @@ def comparison_lines(result: Comparison, paths: tuple[Path, Path], style: Style)
     lines.append("subject and questions")
     if result.before.cell_sha256 == result.after.cell_sha256:
         lines.append(
-            "  nothing that is recorded of the cell differs: what differs below is run from run"
+            "  nothing that is recorded of the cell differs: what follows differs from run to run"
         )
     lines += fact_lines(result.facts)
     lines += [*_ids(result), *_reference(result), *_gates(result), *_figures(result)]

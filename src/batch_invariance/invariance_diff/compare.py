@@ -6,7 +6,6 @@ model file, flags, device, environment) may differ: that is what is compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -24,7 +23,6 @@ from batch_invariance.invariance_diff.subject_facts import (
     WORK_SET,
     Agreement,
     FactChange,
-    FactKind,
     Run,
     agreement_of,
     compare_facts,
@@ -191,11 +189,6 @@ def compare_runs(before: Run, after: Run) -> Comparison:
         gates=_gates(x, y),
         figures=_figures(x, y),
     )
-
-
-def of_kind(changes: Iterable[FactChange], kind: FactKind) -> tuple[FactChange, ...]:
-    """The facts of one kind."""
-    return tuple(change for change in changes if change.kind is kind)
 
 
 def _cell_of(cert: Certificate) -> CellName:
