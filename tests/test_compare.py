@@ -210,8 +210,9 @@ def test_what_neither_side_knows_is_not_the_same() -> None:
 
 def test_a_fact_of_one_side_alone_is_unknown() -> None:
     facts = facts_of(run_of())
-    changes = compare_facts(facts, facts[1:])
-    assert [c.name for c in changes if c.agreement is Agreement.UNKNOWN][0] == facts[0].name
+    changes = compare_facts(facts[1:], facts)
+    last = changes[-1]
+    assert (last.name, last.agreement) == (facts[0].name, Agreement.UNKNOWN)
     assert len(changes) == len(facts)
 
 
