@@ -39,7 +39,7 @@ def test_the_same_server_answers_as_recorded_and_a_flag_shows(
     assert (same["outcome"], same["reasons"]) == ("SAME", [])
     assert {item["state"] for item in same["items"]} == {"same"}
 
-    other = cell(live_server, tmp_path / "other", "--flash-attn", "on")
+    other = cell(live_server, tmp_path / "other", "--flash-attn", "off")
     result = said(cli("compare", first, other, "--json"))
     changed = {fact["name"] for fact in result["facts"] if fact["agreement"] == "changed"}
     assert changed == {"server flags"}
