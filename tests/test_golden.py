@@ -30,6 +30,7 @@ from batch_invariance.invariance_diff.reference_digests import (
 )
 from batch_invariance.invariance_diff.subject_facts import Agreement, Run
 from ci_fixtures import (
+    CANARY,
     RED,
     at,
     call,
@@ -112,14 +113,14 @@ def test_the_file_holds_digests_and_comes_back_as_it_was() -> None:
 def test_the_reference_of_a_red_certificate_is_recorded() -> None:
     run, answers = measured(RED)
     assert run.certificate.verdict.value == "RED"
-    assert not record_golden(run, answers).not_recorded
+    assert record_golden(run, answers).gaps == {}
 
 
 @pytest.mark.parametrize(("change", "gap"), [(A2_ALONE_2, Gap.UNSTABLE), (LOST_2, Gap.LOST)])
 def test_an_item_without_a_stable_answer_is_not_recorded(change: Change, gap: Gap) -> None:
     golden = recorded_anyway(change)
-    (item,) = golden.not_recorded
-    assert (item.id, item.gap) == ("i2", gap)
+    assert golden.gaps == {"i2": gap}
+    item = golden.items[2]
     assert (item.text_sha256, item.tokens_sha256, item.logprobs_sha256) == (None, None, None)
     check = check_golden(golden, *measured(LATER))
     assert (check.outcome, state_of(check, "i2")) == (
@@ -131,6 +132,13 @@ def test_an_item_without_a_stable_answer_is_not_recorded(change: Change, gap: Ga
 def recorded_anyway(*changes: Change) -> Golden:
     """As `record_golden` does, with the gates of an unchanged run."""
     return record_golden(measured()[0], measured(*changes)[1])
+
+
+def test_logprobs_that_the_repeat_moved_are_not_recorded() -> None:
+    golden = recorded(on_trials(in_arm(Arm.A2, 0, 2), with_result(top_ids=None)))
+    item = golden.items[2]
+    assert (item.gap, item.logprobs_sha256) == (None, None)
+    assert item.tokens_sha256 == recorded().items[2].tokens_sha256
 
 
 def test_the_answers_of_an_interrupted_pass_give_way_to_those_of_its_repeat() -> None:
@@ -241,20 +249,27 @@ def test_items_that_were_never_recorded_are_no_pass() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [
-        on_cell(model="other"),
-        on_model(sha256="9" * 64),
-        at("2026-03-03T03:03:03Z"),
-    ],
+    [on_cell(model="other"), on_model(sha256="9" * 64), CANARY],
+    ids=["model", "file", "source"],
 )
-def test_another_subject_is_unverified_even_with_the_same_answers(change: Change) -> None:
-    check = checked((), (change,))
-    same_subject = check.outcome is GoldenOutcome.SAME
-    assert same_subject is (check.reasons == ())
-    assert same_subject or check.reasons[0].startswith("another subject")
-    changed = checked((), (change, EVERYWHERE_2))
-    wanted = GoldenOutcome.CHANGED if same_subject else GoldenOutcome.UNVERIFIED
-    assert changed.outcome is wanted
+@pytest.mark.parametrize("answers", [(), (EVERYWHERE_2,)], ids=["same", "changed"])
+def test_another_subject_is_unverified_whatever_it_answers(
+    change: Change, answers: tuple[Change, ...]
+) -> None:
+    check = checked((), (change, *answers))
+    assert check.outcome is GoldenOutcome.UNVERIFIED
+    assert check.reasons[0].startswith("another subject")
+
+
+def test_another_number_of_slots_does_not_decide() -> None:
+    six = Ideal([24] * 12, n=6).records()
+    collector = ReferenceCollector()
+    for record in six:
+        collector.feed(record)
+    header = collector.header
+    assert header is not None
+    check = check_golden(recorded(), Run(recertify(six), header), collector.items())
+    assert check.outcome is GoldenOutcome.SAME
 
 
 def test_an_unknown_model_is_unverified() -> None:

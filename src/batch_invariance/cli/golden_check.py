@@ -72,10 +72,11 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     check = check_golden(golden, later, answers, args.logprobs)
     passed = check.outcome is GoldenOutcome.SAME
     code = ExitCode.PROMOTABLE if passed else ExitCode.NOT_PROMOTED
+    same_run = golden.evidence_sha256 == later.certificate.evidence.sha256
     if args.json:
-        print(json.dumps(_as_json(check, golden, code)))
+        report = _as_json(check, golden, code)
+        print(json.dumps({**report, "is_recorded_run": same_run}))
     else:
-        same_run = golden.evidence_sha256 == later.certificate.evidence.sha256
         lines = _lines(check, golden, args.golden, Style(sys.stdout))
         print("\n".join([*lines, *(["  it is the recorded run itself"] if same_run else [])]))
     return code

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     check_new(args.output)
     golden = record_golden(*read_run(args.certificate, args.evidence))
     write_atomic(args.output, golden.to_bytes())
-    code = ExitCode.NOT_PROMOTED if golden.not_recorded else ExitCode.PROMOTABLE
+    code = ExitCode.NOT_PROMOTED if golden.gaps else ExitCode.PROMOTABLE
     if args.json:
         print(json.dumps(_as_json(golden, args.output, code)))
     else:
@@ -59,20 +59,16 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
 
 
 def _lines(golden: Golden, output: Path) -> list[str]:
-    n, kept = len(golden.items), len(golden.items) - len(golden.not_recorded)
-    name = printable(golden.model)
+    n, kept = len(golden.items), len(golden.items) - len(golden.gaps)
     lines = [
-        f"{printable(str(output))}: {kept} of {n} serial answers of {name} recorded, "
+        f"{printable(str(output))}: {kept} of {n} serial answers of "
+        f"{printable(golden.model)} recorded, "
         f"{_n_logprobs(golden)} with logprobs"
     ]
-    missing = tuple(f"{item.id} ({_why(item.gap)})" for item in golden.not_recorded)
+    missing = tuple(f"{name} ({gap.value})" for name, gap in golden.gaps.items())
     if missing:
         lines.append(f"  - not recorded: {printable(some(missing))}")
     return lines
-
-
-def _why(gap: object) -> str:
-    return str(getattr(gap, "value", gap))
 
 
 def _n_logprobs(golden: Golden) -> int:
@@ -84,6 +80,6 @@ def _as_json(golden: Golden, output: Path, code: ExitCode) -> dict[str, object]:
         "file": str(output),
         "n_items": len(golden.items),
         "n_with_logprobs": _n_logprobs(golden),
-        "not_recorded": {item.id: _why(item.gap) for item in golden.not_recorded},
+        "not_recorded": {name: gap.value for name, gap in golden.gaps.items()},
         "exit_code": int(code),
     }

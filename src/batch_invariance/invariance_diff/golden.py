@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from batch_invariance.errors import BatchInvarianceError, FileFormatError
 from batch_invariance.invariance_diff.codec import to_json
@@ -54,9 +54,9 @@ class Golden:
         return json.dumps(content, sort_keys=True, indent=2).encode("ascii") + b"\n"
 
     @property
-    def not_recorded(self) -> tuple[AnswerDigests, ...]:
-        """The items that no later answer can be held against."""
-        return tuple(item for item in self.items if item.gap is not None)
+    def gaps(self) -> Mapping[str, Gap]:
+        """The items that no later answer can be held against, by id."""
+        return {item.id: item.gap for item in self.items if item.gap is not None}
 
 
 def record_golden(run: Run, items: tuple[AnswerDigests, ...]) -> Golden:
@@ -74,7 +74,7 @@ def record_golden(run: Run, items: tuple[AnswerDigests, ...]) -> Golden:
     golden = Golden(
         cert.model, cert.source, cert.ts_utc, cert.evidence.sha256, facts_of(run), items
     )
-    if len(golden.not_recorded) == len(items):
+    if len(golden.gaps) == len(items):
         raise BatchInvarianceError("nothing recorded: no item was answered the same way twice")
     return golden
 
@@ -162,7 +162,7 @@ def _digest(fields: JsonFields, name: str) -> str | None:
     return value
 
 
-def _once(fields: JsonFields, path: str, names: list[Any]) -> None:
+def _once(fields: JsonFields, path: str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for i, name in enumerate(names):
         if name in seen:
