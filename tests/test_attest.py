@@ -47,6 +47,7 @@ KEY = bytes(range(32))
 def key(tmp_path: Path) -> Path:
     path = tmp_path / "hmac.key"
     path.write_bytes(KEY)
+    path.chmod(0o600)
     return path
 
 
@@ -400,8 +401,20 @@ def test_a_signature_from_elsewhere_is_put_in(tmp_path: Path, capsys: Capture, k
 def test_a_key_must_be_long_enough(tmp_path: Path, capsys: Capture, key: Path) -> None:
     key.write_bytes(bytes(31))
     done = call(attest, capsys, write_cert(tmp_path / "certs"), "--key", key)
-    assert done.code == 1
-    assert "has 31 bytes, needs 32: openssl rand" in done.stderr
+    assert done.code == 2
+    assert "the key has 31 bytes, needs 32: openssl rand" in done.stderr
+
+
+def test_a_key_that_everybody_can_read_is_no_key(
+    tmp_path: Path, capsys: Capture, key: Path
+) -> None:
+    path, out = write_cert(tmp_path / "certs"), tmp_path / "e.json"
+    assert call(attest, capsys, path, "--key", key, "-o", out).code == 0
+    key.chmod(0o644)
+    for words in ((path, "--key", key), ("--verify", out, "--key", key)):
+        done = call(attest, capsys, *words)
+        assert (done.code, done.stdout) == (2, "")
+        assert f"--key {key}: everybody can read or replace it" in done.stderr
 
 
 def test_no_file_is_written_over(tmp_path: Path, capsys: Capture, key: Path) -> None:

@@ -12,9 +12,12 @@ from batch_invariance.formats.dsse import Envelope, hmac_signature
 from batch_invariance.formats.intoto import PAYLOAD_TYPE, STATEMENT_TYPE, TEST_RESULT_TYPE
 from batch_invariance.formats.toy_gguf import ToySpec, toy_model_bytes
 from batch_invariance.invariance_diff.certificate import certify
+from batch_invariance.invariance_diff.golden import record_golden
 from batch_invariance.invariance_diff.model import Arm
+from batch_invariance.invariance_diff.reference_digests import ReferenceCollector
 from batch_invariance.invariance_diff.signature import SigningKey
-from core_fixtures import EVIDENCE_NAME, Ideal, encode, first_trial, in_arm, lost, on_trials
+from batch_invariance.invariance_diff.subject_facts import Run
+from core_fixtures import EVIDENCE_NAME, Ideal, decode, encode, first_trial, in_arm, lost, on_trials
 from decode_fixtures import with_log
 from gguf_builder import ARRAY, STRING, U32, array, model, string, tensor, text, u32
 
@@ -262,6 +265,18 @@ def envelopes() -> tuple[Any, ...]:
 def signatures() -> tuple[Any, ...]:
     """The HMAC of a certificate."""
     return (json.loads(SigningKey(KEY).sign(b"certificate").to_bytes()),)
+
+
+@functools.cache
+def goldens() -> tuple[Any, ...]:
+    """A golden file of the clean run."""
+    records = decode(evidence()[0])
+    collector = ReferenceCollector()
+    for record in records:
+        collector.feed(record)
+    assert collector.header is not None
+    run = Run(certify(evidence()[0], EVIDENCE_NAME), collector.header)
+    return (json.loads(record_golden(run, collector.items()).to_bytes()),)
 
 
 @functools.cache

@@ -39,11 +39,13 @@ from batch_invariance.invariance_diff.cert_reading import lines_of_gates, read_v
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.decode_log import DecodeLogParser
 from batch_invariance.invariance_diff.diff import margins
+from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.evidence import (
     EvidenceEncoder,
     EvidenceReader,
     trial_from_fields,
 )
+from batch_invariance.invariance_diff.golden import Golden, parse_golden
 from batch_invariance.invariance_diff.matrix_index import parse_index
 from batch_invariance.invariance_diff.matrix_plan import groups_of
 from batch_invariance.invariance_diff.model import Completion
@@ -51,6 +53,7 @@ from batch_invariance.invariance_diff.policy import Candidate, judge
 from batch_invariance.invariance_diff.response import parse_response
 from batch_invariance.invariance_diff.schedule_file import check_matches, parse_schedule
 from batch_invariance.invariance_diff.signature import parse_signature
+from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verify import (
     cert_is_green,
     evidence_name,
@@ -247,6 +250,25 @@ def _toml(read: Callable[[str, str], dict[str, object]], data: bytes) -> None:
     read(data.decode("utf-8", "surrogateescape"), "models.toml")
 
 
+def _golden(sealed: bool, data: bytes) -> None:
+    """A golden file, its own digest as it stands or set right, so that what follows is reached."""
+    if sealed:
+        data = _sealed(data)
+    golden: Golden = parse_golden(data)
+    assert parse_golden(golden.to_bytes()) == golden
+
+
+def _sealed(data: bytes) -> bytes:
+    try:
+        value = parse_json(data)
+    except ValueError:
+        return data
+    if not isinstance(value, dict) or "content_sha256" not in value:
+        return data
+    content = {name: entry for name, entry in value.items() if name != "content_sha256"}
+    return json.dumps({**content, "content_sha256": digest_of(content)}).encode()
+
+
 def _gguf(data: bytes) -> None:
     header = read_header(BytesIO(data), len(data) if data[-1:] < b"\x80" else None)
     if header.split_count == 1 and header.split_no == 0:
@@ -305,6 +327,7 @@ def _of_inputs() -> tuple[Target, ...]:
     either = from_json_lines(good.BATCH + good.LM_EVAL)
     lines = from_bytes((b"one\ntwo\r\n\nthree",))
     listed = from_json_lines(good.WORK_SETS)
+    golden = from_json(good.goldens())
     policy, subset = from_bytes(good.TOML[:1]), partial(_toml, read_toml_subset)
     return (
         Target("work-set", from_json(good.WORK_SETS), _workset, WorkSetError),
@@ -319,6 +342,8 @@ def _of_inputs() -> tuple[Target, ...]:
         Target("registry", from_bytes(good.TOML[1:]), _registry, RegistryError, accepted=0.01),
         Target("policy-json", from_json(good.POLICIES), partial(_policy, False), FileFormatError),
         Target("policy-toml", policy, partial(_policy, True), FileFormatError, accepted=0.005),
+        Target("golden", golden, partial(_golden, False), FileFormatError, accepted=0.005),
+        Target("golden-sealed", golden, partial(_golden, True), FileFormatError),
         Target("toml", from_bytes(good.TOML), partial(_toml, parse_toml), RegistryError),
         Target("toml-subset", from_bytes(good.TOML), subset, RegistryError),
         Target("gguf", from_bytes(good.models(), 500), _gguf, GgufError),

@@ -30,8 +30,10 @@ from batch_invariance.formats.intoto import (
     result_of,
     statement,
 )
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.digests import file_sha256, split_parts
+from batch_invariance.live_invariance.signing import read_key
 from batch_invariance.live_invariance.store import write_atomic
 from batch_invariance.live_invariance.text import printable
 
@@ -157,7 +159,7 @@ def _document(args: argparse.Namespace, payload: bytes) -> bytes:
     if args.print_pae:
         return pae(PAYLOAD_TYPE, payload)
     if args.key is not None:
-        signature = hmac_signature(_read(args.key, "--key"), PAYLOAD_TYPE, payload)
+        signature = hmac_signature(_key(args).secret, PAYLOAD_TYPE, payload)
     elif args.signature is not None:
         data = _read(args.signature, "--signature")
         if not data:
@@ -170,7 +172,7 @@ def _document(args: argparse.Namespace, payload: bytes) -> bytes:
 
 def _verify(args: argparse.Namespace) -> int:
     envelope = parse_envelope(_read(args.verify, "--verify"))
-    if not hmac_fits(_read(args.key, "--key"), envelope):
+    if not hmac_fits(_key(args).secret, envelope):
         raise BatchInvarianceError(f"{args.verify}: no signature in it was made with this key")
     if envelope.payload_type != PAYLOAD_TYPE:
         raise FileFormatError(str(args.verify), [f"its payload is not {PAYLOAD_TYPE}"])
@@ -192,6 +194,10 @@ def _verify(args: argparse.Namespace) -> int:
         for artifact in said.subjects:
             print(f"  {artifact.sha256}  {printable(artifact.name)}")
     return code
+
+
+def _key(args: argparse.Namespace) -> SigningKey:
+    return read_key(args.key, "--key")
 
 
 def _read(path: Path, option: str) -> bytes:

@@ -85,7 +85,7 @@ def compare_trials(x: Trial, y: Trial) -> TrialDiff:
     token_fields: tuple[str, ...] = ()
     if _generated(a) != _generated(b):
         token_fields = tuple(n for n in TOKEN_FIELDS if getattr(a, n) != getattr(b, n))
-    tokens_known = _ids_tell_all(a) and _ids_tell_all(b)
+    tokens_known = ids_tell_all(a) and ids_tell_all(b)
     common, first = _common_prefix(a, b)
     return TrialDiff(
         _score_fields(x, y), token_fields, tokens_known, common, first, _drift(a, b, common)
@@ -134,7 +134,7 @@ def _common_prefix(a: Completion, b: Completion) -> tuple[int, FirstDivergence |
     return n, FirstDivergence(n, token_a, token_b, margin_at(a, n))
 
 
-def _ids_tell_all(completion: Completion) -> bool:
+def ids_tell_all(completion: Completion) -> bool:
     """Whether the token ids account for the answer.
 
     llama-server lists no id for a token that ends inside a character, until the character is

@@ -19,8 +19,8 @@ MAX_SIGNATURE_BYTES = 1 << 12
 OF_OTHERS = stat.S_IROTH | stat.S_IWOTH
 
 
-def read_key(path: Path) -> SigningKey:
-    """The key whose bytes a file holds.
+def read_key(path: Path, option: str = "--sign-key") -> SigningKey:
+    """The key whose bytes a file holds; `option` named it.
 
     Raises UsageError where it cannot be read, is too short or too long, or where users that are
     neither its owner nor of its group may read or write it: whoever knows it can sign.
@@ -30,18 +30,18 @@ def read_key(path: Path) -> SigningKey:
             mode = os.fstat(file.fileno()).st_mode
             if os.name == "posix" and stat.S_ISREG(mode) and mode & OF_OTHERS:
                 raise UsageError(
-                    f"--sign-key {path}: everybody can read or replace it, so anybody can sign; "
+                    f"{option} {path}: everybody can read or replace it, so anybody can sign; "
                     "make a new key and chmod 600 its file"
                 )
             secret = file.read(MAX_KEY_BYTES + 1)
     except OSError as error:
-        raise UsageError(f"--sign-key {path}: {error.strerror}; check the path") from error
+        raise UsageError(f"{option} {path}: {error.strerror}; check the path") from error
     if len(secret) > MAX_KEY_BYTES:
-        raise UsageError(f"--sign-key {path}: larger than {MAX_KEY_BYTES >> 10} KiB, no key")
+        raise UsageError(f"{option} {path}: larger than {MAX_KEY_BYTES >> 10} KiB, no key")
     try:
         return SigningKey(secret)
     except UsageError as error:
-        raise UsageError(f"--sign-key {path}: {error}") from None
+        raise UsageError(f"{option} {path}: {error}") from None
 
 
 def signature_path(certificate: Path) -> Path:
