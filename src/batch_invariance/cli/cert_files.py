@@ -10,6 +10,7 @@ from pathlib import Path
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
+from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
@@ -84,6 +85,20 @@ def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
     return VerifiedFile(path, data, view, problems)
+
+
+def derived_certificate(path: Path, evidence: Path | None = None) -> tuple[Certificate, Path]:
+    """A certificate as its evidence gives it, and where that is: beside it unless named.
+
+    Raises CertificateError where the evidence does not bear it out, BatchInvarianceError where
+    either cannot be read.
+    """
+    data = read_certificate(path)
+    beside = evidence or path.parent / evidence_name(parse_certificate(data))
+    result = verify_certificate(data, read_lines(beside))
+    if not result.borne_out or result.derived is None:
+        raise CertificateError(str(path), result.problems or ("not borne out by its evidence",))
+    return result.derived, beside
 
 
 def read_certificate(path: Path) -> bytes:

@@ -14,6 +14,7 @@ from batch_invariance.cli import (
     canary,
     diagnose,
     gate,
+    minimise,
     plan_n,
     probe,
     profiles,
@@ -42,6 +43,7 @@ VERBS = (
     profiles,
     probe,
     diagnose,
+    minimise,
     canary,
 )
 

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batch_invariance.cli.cell_options import ChosenCell
+from batch_invariance.cli.run_options import load_scorer
 from batch_invariance.errors import EvidenceError, UsageError
 from batch_invariance.invariance_diff.evidence import EvidenceReader
-from batch_invariance.invariance_diff.model import Arm, Source
+from batch_invariance.invariance_diff.model import Arm, ScorerInfo, Source
 from batch_invariance.invariance_diff.records import Header, LifetimeStart
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.evidence_file import read_lines
@@ -23,6 +24,9 @@ from batch_invariance.live_invariance.prepare import (
     ServerChoice,
     find_server,
 )
+from batch_invariance.profiles.spark.scorer import SparkScorer
+from batch_invariance.scorer_api import Scorer, describe_scorer, resolve_scorer
+from batch_invariance.scorers import SHIPPED
 
 
 def read_launch(path: Path) -> tuple[Header, tuple[str, ...]]:
@@ -77,6 +81,27 @@ def recorded_cell(
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def recorded_scorer(args: argparse.Namespace, info: ScorerInfo) -> Scorer:
+    """The scorer that is named, or the recorded one where the tool has it.
+
+    Raises UsageError where it is not the recorded one, ScorerError where it cannot be found.
+    """
+    default: Scorer | None = None
+    if args.scorer is None and info.name == SparkScorer.name:
+        default = SparkScorer()
+    elif args.scorer is None and info.name in [shipped.name for shipped in SHIPPED]:
+        given = {key: value for key, value in info.params.items() if value is not None}
+        texts = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in given.items()]
+        default = resolve_scorer(info.name, texts)
+    scorer = load_scorer(args, default)
+    if describe_scorer(scorer).sha256 != info.sha256:
+        raise UsageError(
+            f"--scorer: answers were scored by {info.name}, and this is another; name that one "
+            "with the parameters and the source that it had"
+        )
+    return scorer
 
 
 def _settings(header: Header) -> RunSettings:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batch_invariance.errors import BatchInvarianceError
-from batch_invariance.invariance_diff.model import Arm, Completion, FailureKind, Trial
+from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.packed import unpack_ids
 from batch_invariance.invariance_diff.plan import (
     length_schedule,
@@ -27,17 +27,14 @@ from batch_invariance.invariance_diff.schedule import (
     pinned_pass,
     wave_pass,
 )
-from batch_invariance.live_invariance.dispatch import Answered, BodyFor, Dispatcher, LaneLost
+from batch_invariance.live_invariance.answers import broke_by_death
+from batch_invariance.live_invariance.dispatch import BodyFor, Dispatcher, LaneLost
 from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.recording import PassRef, Recorder, StopRun
 from batch_invariance.live_invariance.server import RunningServer
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
 
 WARMUP_TOKENS = 24
-DEATH_GRACE_S = 0.5
-"""How long a broken connection waits for word of the server's death before it is put down to the
-network."""
-BROKEN = (FailureKind.CONNECTION, FailureKind.TRUNCATED_BODY)
 
 
 class ServerDied(BatchInvarianceError):
@@ -209,13 +206,8 @@ class Passes:
                 counters = read_counters(self._server.client)
                 self._recorder.write(WaveEnd(ref.arm, ref.index, answer, counters))
             else:
-                self._recorder.answered(ref, answer, self._died(answer))
-
-    def _died(self, answer: Answered) -> bool:
-        failure = answer.exchange.failure
-        if failure is None or failure.kind not in BROKEN:
-            return False
-        return self._server.dead.wait(DEATH_GRACE_S)
+                died = broke_by_death(answer.exchange, self._server.dead)
+                self._recorder.answered(ref, answer, died)
 
 
 def _first_token(trial: Trial) -> int | None:
