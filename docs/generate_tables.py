@@ -1,9 +1,9 @@
-"""Writes the tables of the documentation that come from runs checked in under tests/bench/results.
+"""Writes what the documentation shows of runs that are checked in under tests/bench/results.
 
     python docs/generate_tables.py
 
-A table stands between two marks that name its results file. `--check` writes nothing and ends with
-1, naming each page that is out of step.
+A table, or a program's output, stands between two marks that name its results file. `--check`
+writes nothing and ends with 1, naming each page that is out of step.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "tests" / "bench" / "results"
-MARKED = re.compile(r"(<!-- table of (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (table|output) of (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
 
 
 def table(results: str) -> str:
@@ -26,10 +26,20 @@ def table(results: str) -> str:
     return "\n".join(shown)
 
 
+def output(results: str) -> str:
+    """A results file as a block of text, less the comments at its head."""
+    lines = (RESULTS / results).read_text("utf-8").splitlines()
+    return "\n".join(["```", *(line for line in lines if not line.startswith("#")), "```"])
+
+
+SHOWN = {"table": table, "output": output}
+
+
 def render(page: Path) -> str:
-    """The page with every marked table made anew."""
+    """The page with everything that is marked made anew."""
     return MARKED.sub(
-        lambda found: f"{found[1]}\n{table(found[2])}\n\n{found[3]}", page.read_text("utf-8")
+        lambda found: f"{found[1]}\n{SHOWN[found[2]](found[3])}\n\n{found[4]}",
+        page.read_text("utf-8"),
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import signal
 import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from batch_invariance.live_invariance.mock_answer import (
@@ -18,7 +21,7 @@ from batch_invariance.live_invariance.mock_answer import (
     MockBehaviour,
 )
 from batch_invariance.live_invariance.mock_api import MockApi
-from batch_invariance.live_invariance.mock_engine import Job, MockEngine, SlotState
+from batch_invariance.live_invariance.mock_engine import Counters, Job, MockEngine, SlotState
 from batch_invariance.live_invariance.mock_model import Candidate, tokenize
 from batch_invariance.live_invariance.mock_server import MockHandler, MockServer
 from batch_invariance.live_invariance.mock_wire import (
@@ -30,7 +33,7 @@ from batch_invariance.live_invariance.mock_wire import (
     error_reply,
     json_reply,
 )
-from fake_faults import UNDER_LOAD, Faults, Loss, behaviour_of, die, flood_stderr
+from fake_faults import DRIFT, METRICS, UNDER_LOAD, Faults, Loss, behaviour_of, die, flood_stderr
 
 
 class Lost(Exception):
@@ -51,6 +54,9 @@ class LossyReply(Reply):
 LOST_BODY = json_reply(
     200, {"choices": [{"message": {"role": "assistant", "content": "lost " * 40}, "index": 0}]}
 ).body
+
+IDLE_S = 0.005
+"""How long an engine rests whose every job hangs; its lock is free meanwhile."""
 
 
 def user_text(prompt: str) -> str:
@@ -80,8 +86,10 @@ class FaultyEngine(MockEngine):
         self._concurrent: dict[int, int] = {}
         self._donors: dict[int, str] = {}
         self._answered_once = False
+        self.n_asked = 0
 
     def submit(self, request: GenerationRequest) -> Job:
+        self.n_asked += 1
         return super().submit(
             replace(request, bias={}) if self.faults.ignore_logit_bias else request
         )
@@ -104,7 +112,20 @@ class FaultyEngine(MockEngine):
         if self.faults.mix_donor_at is not None and len(batch) >= self.faults.mix_donor_at:
             for job, donor in zip(batch, [*batch[1:], batch[0]], strict=True):
                 self._donors.setdefault(job.id_task, user_text(donor.request.prompt))
-        return [job for job in batch if self.loss_of(job) is not Loss.HANG_BUSY]
+        going = [job for job in batch if self.loss_of(job) is not Loss.HANG_BUSY]
+        if not going:
+            self._changed.wait(IDLE_S)
+        return going
+
+    def counters(self) -> Counters:
+        now = super().counters()
+        foreign = self.faults.foreign_tokens * self.n_asked
+        seen = replace(
+            now,
+            decodes=now.decodes + foreign,
+            predicted_tokens=now.predicted_tokens + foreign,
+        )
+        return METRICS[self.faults.metrics_shape](seen)
 
     def loss_of(self, job: Job) -> Loss | None:
         return self._losses.get(self._concurrent.get(job.id_task, 0))
@@ -141,6 +162,11 @@ class FaultyApi(MockApi):
             return error_reply(501, "not_supported_error", message)
         return super().metrics(call)
 
+    def props(self, call: Call) -> Reply:
+        shown = json.loads(super().props(call).body)
+        kept = {k: v for k, v in shown.items() if k not in self.faults.props_without}
+        return json_reply(200, {**kept, "media_marker": os.urandom(8).hex()})
+
     def slots(self, call: Call) -> Reply:
         if self.faults.slots_shape == "501":
             message = "This server does not support slots endpoint. Start it with `--slots`"
@@ -163,8 +189,13 @@ class FaultyApi(MockApi):
     def chat(self, call: Call) -> Reply:
         self.faults.note(body=call.body.decode())
         self._completions += 1
+        self.faults.hold(self._completions)
         if self._completions == self.faults.die_at_completion:
             die(9, self.faults.die_message)
+        if self._completions == self.faults.lose_guardian_at_completion:
+            os.kill(os.getppid(), signal.SIGKILL)
+        if self._completions == self.faults.freeze_at_completion:
+            os.kill(os.getpid(), signal.SIGSTOP)
         flood_stderr(self.faults.stderr_flood_bytes)
         try:
             reply = super().chat(call)
@@ -174,6 +205,8 @@ class FaultyApi(MockApi):
             return LossyReply(200, LOST_BODY, loss=lost.kind)
         if self.faults.error_object_200 and reply.status == 200:
             return replace(error_reply(500, "server_error", "planted error object"), status=200)
+        if self.faults.content_type is not None:
+            return replace(reply, content_type=self.faults.content_type)
         if self.faults.split_utf8:
             return replace(
                 reply, body=reply.body.replace(b'"content":"', b'"content":"\xf0\x9f', 1)
@@ -199,7 +232,15 @@ class FaultyApi(MockApi):
             body["timings"]["draft_n_accepted"] = 0
         if self.faults.under_load is not None:
             UNDER_LOAD[self.faults.under_load](body, result.peak_batch >= 2)
+        if self.faults.drift is not None:
+            DRIFT[self.faults.drift](body)
         return body
+
+
+PAGE = b"<!doctype html><title>Welcome</title><p>nginx"
+EVENTS = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n: ping\n\ndata: [DONE]\n\n'
+DRIP_S = 0.05
+OVERSIZED_BYTES = 80 << 20
 
 
 class FaultyHandler(MockHandler):
@@ -207,25 +248,80 @@ class FaultyHandler(MockHandler):
 
     def deliver(self, reply: Reply) -> None:
         if not isinstance(reply, LossyReply):
-            super().deliver(reply)
+            api = self.server.api
+            if isinstance(api, FaultyApi) and api.faults.chunked:
+                self._chunked(reply)
+            else:
+                super().deliver(reply)
             return
         self.close_connection = True
-        half = reply.body[: len(reply.body) // 2]
-        if reply.loss is Loss.BAD_JSON:
-            super().deliver(Reply(200, half))
-        elif reply.loss is Loss.TRUNCATED_JSON:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(reply.body)))
-            self.end_headers()
-            self.wfile.write(half)
-        elif reply.loss is Loss.RESET:
-            # Closing with a linger time of zero sends RST instead of FIN.
-            linger = struct.pack("ii", 1, 0)
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            os.close(self.connection.detach())
-        else:
-            # Nothing is sent; the thread ends when the client gives up or the server stops.
-            self.rfile.read(1)
+        deliver = {
+            Loss.BAD_JSON: self._half,
+            Loss.TRUNCATED_JSON: self._cut_off,
+            Loss.DRIP: self._drip,
+            Loss.RESET: self._reset,
+            Loss.PAGE: lambda r: super(FaultyHandler, self).deliver(Reply(200, PAGE, "text/html")),
+            Loss.STREAM: lambda r: super(FaultyHandler, self).deliver(
+                Reply(200, EVENTS, "text/event-stream")
+            ),
+            Loss.BROKEN_CHUNK: self._broken_chunk,
+            Loss.NO_HTTP: lambda r: self.wfile.write(b"hello, who is there?\r\n"),
+            Loss.OVERSIZED: self._oversized,
+        }.get(reply.loss, self._nothing)
+        deliver(reply)
+
+    def _chunked(self, reply: Reply) -> None:
+        self.send_response(reply.status)
+        self.send_header("Content-Type", reply.content_type)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for start in range(0, len(reply.body), 1000):
+            piece = reply.body[start : start + 1000]
+            self.wfile.write(b"%x; note=none\r\n%s\r\n" % (len(piece), piece))
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _half(self, reply: Reply) -> None:
+        super().deliver(Reply(200, reply.body[: len(reply.body) // 2]))
+
+    def _cut_off(self, reply: Reply) -> None:
+        self._begin(len(reply.body))
+        self.wfile.write(reply.body[: len(reply.body) // 2])
+
+    def _begin(self, length: int) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+
+    def _drip(self, reply: Reply) -> None:
+        self._begin(1 << 20)
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b" ")
+                self.wfile.flush()
+                time.sleep(DRIP_S)
+
+    def _reset(self, reply: Reply) -> None:
+        # Closing with a linger time of zero sends RST instead of FIN.
+        linger = struct.pack("ii", 1, 0)
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        os.close(self.connection.detach())
+
+    def _broken_chunk(self, reply: Reply) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"ffff\r\n" + reply.body)
+
+    def _oversized(self, reply: Reply) -> None:
+        self._begin(OVERSIZED_BYTES)
+        piece = b" " * (1 << 20)
+        with suppress(OSError):
+            for _ in range(OVERSIZED_BYTES // len(piece)):
+                self.wfile.write(piece)
+
+    def _nothing(self, reply: Reply) -> None:
+        # The thread ends when the client gives up or the server stops.
+        self.rfile.read(1)
 
 
 class FaultyServer(MockServer):
@@ -237,6 +333,10 @@ class FaultyServer(MockServer):
         self.faults = faults
         self.launch = launch
         super().__init__(launch.slots, launch.slot_ctx, behaviour_of(faults), launch.api_key, port)
+
+    def busy(self) -> bool:
+        """Whether a request runs. Asked by a signal handler: takes no lock that may be held."""
+        return any(job is not None for job in self.engine._slots)
 
     def build_engine(self, behaviour: MockBehaviour) -> FaultyEngine:
         return FaultyEngine(self.launch.slots, behaviour, self.faults)

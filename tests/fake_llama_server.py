@@ -1,6 +1,6 @@
 """A llama-server that is not one: its command line, the mock's answers, and planted faults.
 
-As a script it is what the driver launches; `write_fake_server` makes the executable for it:
+`write_fake_server` makes the executable that the driver launches; see `fake_server_main`:
 
     server = write_fake_server(tmp_path, slots_override=4)
     subprocess.run([server, "-m", "any.gguf", "-c", "8192", "--parallel", "1", "--port", "0"])
@@ -8,8 +8,10 @@ As a script it is what the driver launches; `write_fake_server` makes the execut
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import shlex
 import signal
 import sys
@@ -90,6 +92,26 @@ HELP = """\
                                         (env: LLAMA_ARG_JINJA)
 """
 
+OLD_HELP = """\
+usage: llama-server [options]
+
+-h,    --help, --usage                  print usage and exit
+--version                               show version and build info
+-t,    --threads N                      number of threads to use during generation (default: -1)
+-c,    --ctx-size N                     size of the prompt context (default: 4096)
+-m,    --model FNAME                    model path
+--log-colors                            Enable colored logging
+-a,    --alias STRING                   set alias for model name (to be used by REST API)
+--host HOST                             ip address to listen (default: 127.0.0.1)
+--port PORT                             port to listen (default: 8080)
+-np,   --parallel N                     number of parallel sequences to decode (default: 1)
+--api-key KEY                           API key to use for authentication (default: none)
+--api-key-file FNAME                    path to file containing API keys (default: none)
+--metrics                               enable prometheus compatible metrics endpoint
+--slots                                 enable slots monitoring endpoint (default: disabled)
+"""
+"""The flags of a build of 2024, as far as they concern the driver."""
+
 
 FAULTS_FILE = "faults.json"
 
@@ -106,18 +128,18 @@ def write_fake_server(directory: Path, **faults: Any) -> Path:
     planted = plant_faults(directory, **faults)
     settings = directory / FAULTS_FILE
     package_root = Path(batch_invariance.__file__).parents[1]
-    words = [sys.executable, str(Path(__file__).resolve()), "--faults", str(settings)]
+    program = Path(__file__).resolve().with_name("fake_server_main.py")
+    words = [sys.executable, "-S", program, package_root, "--faults", settings]
     launcher = directory / "llama-server"
     # Told by the shell, which is much faster than starting Python for them.
-    (directory / "help.txt").write_text(HELP)
+    (directory / "help.txt").write_text(OLD_HELP if planted.old_build else HELP)
     (directory / "version.txt").write_text(VERSION)
     texts = shlex.quote(str(directory))
     launcher.write_text(
         "#!/bin/sh\n"
         f'case "$1" in\n--help) exec cat {texts}/help.txt;;\n'
         f"--version) exec cat {texts}/version.txt >&2;;\nesac\n"
-        f"PYTHONPATH={shlex.quote(str(package_root))}\nexport PYTHONPATH\n"
-        f'{"" if planted.launcher_without_exec else "exec "}{shlex.join(words)} "$@"\n'
+        f'{"" if planted.launcher_without_exec else "exec "}{shlex.join(map(str, words))} "$@"\n'
     )
     launcher.chmod(0o755)
     return launcher
@@ -189,8 +211,30 @@ def launch_identity(line: CommandLine, faults: Faults) -> Identity:
 
 
 def log(text: str) -> None:
-    """Write one line to stderr, as the real server logs."""
-    print(text, file=sys.stderr, flush=True)
+    """Write one line to stderr, as the real server logs; a full disk is not its trouble."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def leave_the_parent() -> None:
+    """Go on as an orphan in a session of its own, as a daemon does."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+
+
+def limit_log(n_bytes: int) -> None:
+    """Let no file of this process grow beyond this, as on a disk that is full."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
+
+
+def unknown_flag(argv: Sequence[str], help_text: str) -> str | None:
+    """The first flag that the help text does not list."""
+    known = set(help_text.replace(",", " ").split()) | {"--faults"}
+    return next((word for word in argv if word.startswith("-") and word not in known), None)
 
 
 def note_start(line: CommandLine, faults: Faults) -> None:
@@ -206,15 +250,28 @@ def note_start(line: CommandLine, faults: Faults) -> None:
     )
 
 
+def heed_signals(server: FaultyServer, faults: Faults, stop: threading.Event) -> None:
+    """SIGINT and SIGTERM set `stop`, unless the faults say otherwise."""
+
+    def on_term(signum: int, frame: object) -> None:
+        faults.note(signal=signum)
+        if faults.ignore_sigterm:
+            return
+        if asked:
+            os._exit(1)
+        asked.append(signum)
+        if not faults.busy_ignores_sigterm or not server.busy():
+            stop.set()
+
+    asked: list[int] = []
+    signal.signal(signal.SIGINT, lambda signum, frame: stop.set())
+    signal.signal(signal.SIGTERM, on_term)
+
+
 def serve(line: CommandLine, faults: Faults) -> int:
     """Serve until SIGTERM or SIGINT; give the exit code."""
     note_start(line, faults)
     stop = threading.Event()
-    signal.signal(signal.SIGINT, lambda signum, frame: stop.set())
-    if faults.ignore_sigterm:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    else:
-        signal.signal(signal.SIGTERM, lambda signum, frame: stop.set())
     identity = launch_identity(line, faults)
     log(f"I srv    load_model: loading model '{identity.model_path}'")
     flood_stderr(faults.stderr_flood_bytes)
@@ -228,6 +285,7 @@ def serve(line: CommandLine, faults: Faults) -> int:
         f"I srv    load_model: initializing, n_slots = {identity.slots}, "
         f"n_ctx_slot = {identity.slot_ctx}, kv_unified = '{unified}'"
     )
+    heed_signals(server, faults, stop)
     with server:
         stop.wait(faults.ready_delay_s)
         log("I srv  llama_server: model loaded")
@@ -236,19 +294,26 @@ def serve(line: CommandLine, faults: Faults) -> int:
     return 0
 
 
-def main() -> int:
-    line = parse_command_line(sys.argv[1:])
-    faults = Faults(**json.loads(Path(line.faults).read_text()))
-    if faults.die_at_start is not None:
-        die(faults.die_at_start, faults.die_message)
+def as_asked(line: CommandLine, faults: Faults) -> Faults:
+    """The faults, and the endpoints that the command line leaves off."""
     if not line.metrics:
         faults = replace(faults, no_metrics=True)
     if line.no_slots:
         faults = replace(faults, slots_shape="501")
-    return serve(line, faults)
+    return faults
 
 
-if __name__ == "__main__":
-    status = main()
-    sys.stderr.flush()
-    os._exit(status)
+def main() -> int:
+    line = parse_command_line(sys.argv[1:])
+    faults = Faults(**json.loads(Path(line.faults).read_text()))
+    faults = faults.for_launch(int(line.parallel))
+    if faults.die_at_start is not None:
+        die(faults.die_at_start, faults.die_message)
+    unknown = unknown_flag(sys.argv[1:], OLD_HELP) if faults.old_build else None
+    if unknown is not None:
+        die(1, f"error: invalid argument: {unknown}")
+    if faults.daemonise:
+        leave_the_parent()
+    if faults.log_limit_bytes is not None:
+        limit_log(faults.log_limit_bytes)
+    return serve(line, as_asked(line, faults))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,13 @@ from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.model import Trial
 from batch_invariance.invariance_diff.records import Event, Footer, LifetimeStart, Record
 from batch_invariance.live_invariance.evidence_file import read_lines
+from fake_faults import Faults
 from fake_llama_server import write_fake_server
+from in_process import LAUNCHER, InProcessLauncher
 
 N_ITEMS = 8
+QUICK = {"gather_s": 0.02, "tick_s": 0.0}
+"""An idle fake waits this long for a wave's second request, also on a busy machine."""
 CTX = 512
 
 Prompts = Sequence[str] | Sequence[Mapping[str, object]]
@@ -119,10 +125,12 @@ class Cell:
     """A cell in a folder of its own: model, work-set, server and output folder.
 
     `words` is the `run-live` command line with `--parallel 2`, or as `more` overrides it.
+    `in_process`: the faults of a fake that `run` keeps in this process.
     """
 
     folder: Path
     server: Path
+    in_process: Faults | None = None
 
     @property
     def out_dir(self) -> Path:
@@ -147,15 +155,19 @@ class Cell:
         return [str(word) for word in words]
 
     def run(self, *more: object) -> Outcome:
-        return cli(*self.words(*more), out_dir=self.out_dir)
+        return self._cli(*self.words(*more))
+
+    def resume(self, evidence: Path, *more: object) -> Outcome:
+        return self._cli("resume", evidence, *more)
+
+    def _cli(self, *words: object) -> Outcome:
+        with pytest.MonkeyPatch.context() as patch:
+            if self.in_process is not None:
+                patch.setattr(LAUNCHER, partial(InProcessLauncher, faults=self.in_process))
+            return cli(*words, out_dir=self.out_dir)
 
     def journal(self) -> list[dict[str, Any]]:
-        """What the fake wrote down; empty before its first start."""
-        if not self.journal_path.exists():
-            return []
-        # A line that is still being written has no end yet.
-        lines = self.journal_path.read_text().split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        return read_journal(self.journal_path)
 
     def starts(self) -> list[dict[str, Any]]:
         return [entry for entry in self.journal() if "pid" in entry]
@@ -164,31 +176,56 @@ class Cell:
         return [entry["body"] for entry in self.journal() if "body" in entry]
 
 
-def make_cell(folder: Path, items: Prompts | None = None, **faults: Any) -> Cell:
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """What the fake wrote down; empty before its first start."""
+    if not path.exists():
+        return []
+    # A line that is still being written has no end yet.
+    lines = path.read_text().split("\n")[:-1]
+    return [json.loads(line) for line in lines]
+
+
+@functools.cache
+def toy_model() -> bytes:
+    return toy_model_bytes(ToySpec.parse("q8_0"))
+
+
+def make_cell(
+    folder: Path, items: Prompts | None = None, in_process: bool = False, **faults: Any
+) -> Cell:
     """A cell against a fake with these faults; every fake keeps a journal."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "toy.gguf").write_bytes(toy_model_bytes(ToySpec.parse("q8_0")))
+    (folder / "toy.gguf").write_bytes(toy_model())
     (folder / "set.json").write_text(json.dumps(prompts() if items is None else list(items)))
-    # An idle fake waits this long for a wave's second request, also on a busy machine.
-    quick = {"behaviour": {"gather_s": 0.02}, "journal": str(folder / "journal")}
-    server = write_fake_server(folder, **{**quick, **faults})
-    return Cell(folder, server)
+    quick = {"behaviour": {**QUICK, **faults.pop("behaviour", {})}}
+    planted = {**quick, "journal": str(folder / "journal"), **faults}
+    server = write_fake_server(folder, **planted)
+    return Cell(folder, server, Faults(**planted) if in_process else None)
+
+
+def light_cell(folder: Path, items: Prompts | None = None, **faults: Any) -> Cell:
+    """A cell whose fake runs in this process: for faults that need no process of their own."""
+    return make_cell(folder, items, in_process=True, **faults)
 
 
 def start_cli(words: Sequence[str], tmp_dir: Path, stderr: Path) -> subprocess.Popen[bytes]:
     """Start one command line as a process of its own, with `tmp_dir` for its temporary files."""
-    source = str(Path(batch_invariance.__file__).parents[1])
     tmp_dir.mkdir()
     with stderr.open("wb") as sink:
         return subprocess.Popen(
             [sys.executable, "-m", "batch_invariance", *words],
-            env={
-                **os.environ,
-                "PYTHONPATH": source,
-                "TMPDIR": str(tmp_dir),
-                "XDG_CACHE_HOME": str(tmp_dir.parent / "cache"),
-            },
+            env=cli_environment(tmp_dir),
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=sink,
         )
+
+
+def cli_environment(tmp_dir: Path) -> dict[str, str]:
+    """What a command line in a process of its own needs of the environment."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(Path(batch_invariance.__file__).parents[1]),
+        "TMPDIR": str(tmp_dir),
+        "XDG_CACHE_HOME": str(tmp_dir.parent / "cache"),
+    }

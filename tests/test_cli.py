@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import batch_invariance
-from reports_fixtures import CTX, Cell, Outcome, cli, make_cell
+from reports_fixtures import CTX, Cell, Outcome, cli, light_cell, make_cell
 
 SOURCE = str(Path(batch_invariance.__file__).parents[1])
 
@@ -164,7 +164,7 @@ def test_errors_are_one_line_and_with_json_one_object_too(cell: Cell) -> None:
 
 
 def test_json_prints_one_object_and_progress_goes_to_stderr(tmp_path: Path) -> None:
-    cell = make_cell(tmp_path)
+    cell = light_cell(tmp_path)
     outcome = cell.run("--json", "--quiet")
     assert outcome.stderr == ""
     report = json.loads(outcome.stdout)
@@ -174,7 +174,7 @@ def test_json_prints_one_object_and_progress_goes_to_stderr(tmp_path: Path) -> N
 
 
 def test_verbose_has_a_line_for_every_trial(tmp_path: Path) -> None:
-    outcome = make_cell(tmp_path).run("--verbose")
+    outcome = light_cell(tmp_path).run("--verbose")
     lines = outcome.stderr.splitlines()
     trials = [line for line in lines if line.startswith("  ")]
     assert len(trials) == len(outcome.trials())

@@ -32,7 +32,7 @@ from batch_invariance.invariance_diff.shared_text import (
     without,
 )
 from batch_invariance.invariance_diff.workset import parse_workset
-from reports_fixtures import make_cell
+from reports_fixtures import light_cell
 
 LETTER = "Please write to my landlord that the boiler in Hazel Street has leaked since Tuesday."
 LOIRE = (
@@ -384,7 +384,7 @@ def test_what_is_taken_out_of_a_run_leaves_a_gap() -> None:
 
 def test_texts_that_a_faulty_server_mixed_name_the_donor(tmp_path: Path) -> None:
     """The fake that puts another prompt's text into an answer at three in flight."""
-    outcome = make_cell(tmp_path, mix_donor_at=3).run("--parallel", 4)
+    outcome = light_cell(tmp_path, mix_donor_at=3).run("--parallel", 4)
     header = outcome.records()[0]
     assert isinstance(header, Header)
     items = header.workset.items

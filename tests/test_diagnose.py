@@ -92,6 +92,12 @@ def test_ones_own_setting_comes_first_and_replaces_its_other_spellings() -> None
         remedies_for(cell, [[]])
 
 
+def test_a_setting_that_comes_to_the_same_is_tried_once() -> None:
+    found = names(today(), ["--flash-attn", "off"])
+    assert found["--flash-attn off"] is None
+    assert found["flash attention off"] == "the same as --flash-attn off"
+
+
 # The order of attempts, against cells that are made up.
 
 Outcome = Sequence[int]
@@ -156,6 +162,12 @@ def test_settings_are_combined_only_where_none_helps_alone() -> None:
     assert [row.name for row in result.remedies] == ["kv + fa"]
     assert result.rows[-1].flags.flags == ("-ctk", "f32", "--flash-attn", "off")
     assert ("kv + ub", "screen") not in log
+
+
+def test_help_is_measured_on_the_items_that_today_was_measured_on() -> None:
+    # Clean on the screen and 7 ids of the full cell: more help than 2 ids on the screen.
+    _, result = found({TODAY: [3], "fa": [2], "kv": [0, 7], "ub": [3]})
+    assert [row.name for row in result.rows][3:] == ["kv + fa"]
 
 
 def test_all_of_them_together_come_last() -> None:
@@ -244,10 +256,14 @@ def test_a_cell_without_a_divergence_needs_no_remedy(tmp_path: Path) -> None:
     assert green.code == 0
     certificate = green.certificate_path
     outcome = cli("diagnose", certificate, "--out-dir", tmp_path / "diagnosis")
-    assert (outcome.code, outcome.stdout) == (
-        0,
-        "nothing to mend: the cell is GREEN and no output differed under load\n",
-    )
+    said = "nothing to mend: the cell is GREEN and no output differed under load\n"
+    assert (outcome.code, outcome.stdout) == (0, said)
+    assert not (tmp_path / "diagnosis").exists()
+    words = ["diagnose", *cell.words()[1:], "--out-dir", tmp_path / "diagnosis"]
+    outcome = cli(*words)
+    assert (outcome.code, outcome.stdout) == (0, said)
+    (made,) = (tmp_path / "diagnosis" / "01-as-today").glob("*.json")
+    assert cli("verify-cert", made).code == 0
 
 
 def test_a_certificate_that_is_not_borne_out_is_not_diagnosed(tmp_path: Path) -> None:
@@ -265,6 +281,7 @@ def test_a_certificate_that_is_not_borne_out_is_not_diagnosed(tmp_path: Path) ->
         (["--remedy", "--parallel 2"], "--parallel"),
         (["--remedy", "'"], "No closing quotation"),
         (["--confirm-runs", "0"], "give 1 to 100"),
+        (["--max-tokens", "64"], "--max-tokens: with a certificate the cell comes from its"),
         (["--ctx", "512"], "--ctx: with a certificate the cell comes from its evidence"),
         (["--", "-fa", "off"], "the server's flags come from its evidence"),
     ],

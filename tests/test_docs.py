@@ -20,7 +20,7 @@ import pytest
 import batch_invariance
 from batch_invariance.cli.main import build_parser
 from batch_invariance.errors import UsageError
-from batch_invariance.invariance_diff import gates, gates_server, records
+from batch_invariance.invariance_diff import gates, gates_endpoint, gates_server, records
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import FailureKind, Outcome, Source, Verdict
@@ -35,6 +35,10 @@ OTHERS_OPTIONS = {
     # llama-server's, the user's to pass after --
     "--flash-attn", "--kv-unified", "--no-kv-unified", "--threads", "--lora", "--mmproj",
     "--chat-template-file",
+    # of vLLM, SGLang and llama-server, for endpoints that their operators start
+    "--no-enable-prefix-caching", "--enable-prompt-tokens-details", "--disable-log-stats",
+    "--enable-metrics", "--disable-radix-cache", "--enable-cache-report",
+    "--decode-log-interval", "--served-model-name", "--no-slots", "--continuous-batching",
     # pip's, mypy's and ours outside the program
     "--no-deps", "--strict",
 }  # fmt: skip
@@ -287,7 +291,7 @@ def test_every_gate_and_every_reason_code_is_documented() -> None:
     assert headings == [gate.name for gate in GATES]
     rows = " ".join(re.findall(r"^\| (?:FAIL|UNKNOWN).*$", text, re.MULTILINE))
     documented = set(re.findall(r"`([A-Za-z_]+)`", " ".join(re.findall(r"\| (`[^|]*) \|", rows))))
-    codes = _codes_of(gates) | _codes_of(gates_server)
+    codes = _codes_of(gates) | _codes_of(gates_server) | _codes_of(gates_endpoint)
     assert len(codes) >= 25
     assert documented == codes
 

@@ -10,14 +10,21 @@ import threading
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fake_llama_server import write_fake_server
+from fake_faults import Faults
+from fake_faulty_server import FaultyServer
+from fake_llama_server import (
+    as_asked,
+    launch_identity,
+    parse_command_line,
+    write_fake_server,
+)
 from mock_client import Client, chat_body, ids_of, text_of, together
 
 PROMPTS = [f"Tell me about subject number {index}." for index in range(4)]
@@ -65,6 +72,24 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+Serve = Callable[..., Client]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Run fakes in this process, for what needs none of its own; end them all afterwards."""
+    with ExitStack() as running:
+
+        def start(parallel: int = 4, flags: tuple[str, ...] = (), **faults: Any) -> Client:
+            words = f"-m toy.gguf -c {2048 * parallel} --parallel {parallel} --api-key secret"
+            line = parse_command_line([*words.split(), "--metrics", *flags])
+            planted = as_asked(line, Faults(**faults))
+            server = FaultyServer(launch_identity(line, planted), 0, planted)
+            return Client(running.enter_context(server).port)
+
+        yield start
 
 
 def port_from(process: subprocess.Popen[bytes], log: Path) -> int:
@@ -120,8 +145,9 @@ def test_it_says_its_version_on_stderr_and_its_flags_on_stdout(tmp_path: Path) -
     assert flags <= set(usage.stdout.replace(",", " ").split())
 
 
-def test_an_occupied_port_is_exit_code_1(launch: Launch, tmp_path: Path) -> None:
-    port = launch().client.port
+def test_an_occupied_port_is_exit_code_1(serve: Serve, tmp_path: Path) -> None:
+    port = serve().port
+    write_fake_server(tmp_path)
     second = subprocess.run(
         [str(tmp_path / "llama-server"), "--port", str(port)], capture_output=True, text=True
     )
@@ -132,13 +158,13 @@ def test_an_occupied_port_is_exit_code_1(launch: Launch, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "path"), [(("--no-slots",), "/slots"), ((), "/metrics")], ids=["slots", "metrics"]
 )
-def test_endpoints_can_be_off(launch: Launch, flags: tuple[str, ...], path: str) -> None:
-    running = launch(flags=flags, no_metrics=path == "/metrics")
-    assert status_of(running.client, path) == 501
+def test_endpoints_can_be_off(serve: Serve, flags: tuple[str, ...], path: str) -> None:
+    client = serve(flags=flags, no_metrics=path == "/metrics")
+    assert status_of(client, path) == 501
 
 
-def test_the_behaviour_of_the_mock_can_be_chosen(launch: Launch) -> None:
-    client = launch(behaviour={"batch_divergence": "score"}).client
+def test_the_behaviour_of_the_mock_can_be_chosen(serve: Serve) -> None:
+    client = serve(behaviour={"batch_divergence": "score"})
     loaded = client.wave(PROMPTS)
     assert all(text_of(client.chat(p)) != text_of(r) for p, r in zip(PROMPTS, loaded, strict=True))
 
@@ -156,21 +182,21 @@ def test_the_behaviour_of_the_mock_can_be_chosen(launch: Launch) -> None:
     ],
 )
 def test_it_can_have_other_slots_or_context_than_asked(
-    launch: Launch, fault: dict[str, Any], parallel: int, slots: int, slot_ctx: int
+    serve: Serve, fault: dict[str, Any], parallel: int, slots: int, slot_ctx: int
 ) -> None:
-    props = launch(parallel, **fault).client.get("/props")
+    props = serve(parallel, **fault).get("/props")
     assert props["total_slots"] == slots
     assert props["default_generation_settings"]["n_ctx"] == slot_ctx
 
 
-def test_it_can_take_any_key(launch: Launch) -> None:
-    client = launch(ignore_api_key=True).client
+def test_it_can_take_any_key(serve: Serve) -> None:
+    client = serve(ignore_api_key=True)
     assert Client(client.port, "wrong").call("/tokenize", {"content": "a"})[0] == 200
 
 
 @pytest.mark.parametrize(("shape", "status"), [("state", 200), ("501", 501), ("404", 404)])
-def test_slots_can_have_another_shape(launch: Launch, shape: str, status: int) -> None:
-    client = launch(slots_shape=shape).client
+def test_slots_can_have_another_shape(serve: Serve, shape: str, status: int) -> None:
+    client = serve(slots_shape=shape)
     client.chat("hello", id_slot=1)
     assert status_of(client, "/slots") == status
     if status == 200:
@@ -247,56 +273,56 @@ def test_it_can_flood_its_log(launch: Launch) -> None:
 # --- wrong answers ---
 
 
-def test_every_answer_can_be_an_error_object(launch: Launch) -> None:
-    assert "error" in launch(error_object_200=True).client.chat("hello")
+def test_every_answer_can_be_an_error_object(serve: Serve) -> None:
+    assert "error" in serve(error_object_200=True).chat("hello")
 
 
-def test_one_prompt_can_fail_always(launch: Launch) -> None:
-    client = launch(http_500_for_prompt_containing="number 2").client
+def test_one_prompt_can_fail_always(serve: Serve) -> None:
+    client = serve(http_500_for_prompt_containing="number 2")
     assert [chat_status(client, prompt) for prompt in PROMPTS] == [200, 200, 500, 200]
 
 
-def test_only_the_first_reply_can_be_odd(launch: Launch) -> None:
-    client = launch(first_reply_odd=True).client
+def test_only_the_first_reply_can_be_odd(serve: Serve) -> None:
+    client = serve(first_reply_odd=True)
     first, *others = [text_of(client.chat("hello")) for _ in range(4)]
     assert len(set(others)) == 1
     assert first not in others
 
 
-def test_answers_can_differ_from_run_to_run(launch: Launch) -> None:
-    client = launch(noise_serial=True).client
+def test_answers_can_differ_from_run_to_run(serve: Serve) -> None:
+    client = serve(noise_serial=True)
     assert len({text_of(client.chat("hello")) for _ in range(4)}) == 4
 
 
-def test_it_can_ignore_a_ban(launch: Launch) -> None:
-    client = launch(ignore_logit_bias=True).client
+def test_it_can_ignore_a_ban(serve: Serve) -> None:
+    client = serve(ignore_logit_bias=True)
     plain = ids_of(client.chat("hello"))
     assert ids_of(client.chat("hello", logit_bias=[[plain[0], False]])) == plain
 
 
-def test_it_can_report_a_cache_and_drafts(launch: Launch) -> None:
-    reply = launch(cached_tokens_report=5, draft_n_report=7).client.chat("hello")
+def test_it_can_report_a_cache_and_drafts(serve: Serve) -> None:
+    reply = serve(cached_tokens_report=5, draft_n_report=7).chat("hello")
     assert (reply["timings"]["cache_n"], reply["timings"]["draft_n"]) == (5, 7)
     assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 5
 
 
-def test_it_can_split_a_character(launch: Launch) -> None:
-    _, text = launch(split_utf8=True).client.call("/v1/chat/completions", chat_body("hello"))
+def test_it_can_split_a_character(serve: Serve) -> None:
+    _, text = serve(split_utf8=True).call("/v1/chat/completions", chat_body("hello"))
     assert "\\xf0\\x9f" in text
 
 
 # --- faults of shared batches only ---
 
 
-def test_slots_can_be_busy_while_requests_queue(launch: Launch) -> None:
-    client = launch(one_executor=True).client
+def test_slots_can_be_busy_while_requests_queue(serve: Serve) -> None:
+    client = serve(one_executor=True)
     client.wave(PROMPTS)
     assert client.metric("n_decode_total") == 4 * 24
     assert client.metric("n_busy_slots_per_decode") > 1
 
 
-def test_an_answer_can_hold_a_companions_text(launch: Launch) -> None:
-    client = launch(mix_donor_at=3).client
+def test_an_answer_can_hold_a_companions_text(serve: Serve) -> None:
+    client = serve(mix_donor_at=3)
     mixed = [text_of(reply) for reply in client.wave(PROMPTS)]
     pair = [text_of(reply) for reply in client.wave(PROMPTS[:2])]
     alone = [text_of(client.chat(prompt)) for prompt in PROMPTS]
@@ -308,8 +334,8 @@ def test_an_answer_can_hold_a_companions_text(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize("what", ["finish_reason", "token_count", "tool_args", "reasoning"])
-def test_more_than_the_content_can_differ_under_load(launch: Launch, what: str) -> None:
-    client = launch(under_load=what).client
+def test_more_than_the_content_can_differ_under_load(serve: Serve, what: str) -> None:
+    client = serve(under_load=what)
     loaded = client.wave(PROMPTS)
     alone = [client.chat(prompt) for prompt in PROMPTS]
     assert [text_of(reply) for reply in loaded] == [text_of(reply) for reply in alone]
@@ -362,8 +388,8 @@ def outcome(client: Client, lane: int) -> str:
         ("bad_json", "bad json"),
     ],
 )
-def test_one_concurrent_request_can_be_lost(launch: Launch, loss: str, seen: str) -> None:
-    client = launch(fail_nth_concurrent={loss: 6}).client
+def test_one_concurrent_request_can_be_lost(serve: Serve, loss: str, seen: str) -> None:
+    client = serve(fail_nth_concurrent={loss: 6})
     assert together(lambda lane: outcome(client, lane), 4) == ["200"] * 4
     assert [outcome(client, lane) for lane in range(4)] == ["200"] * 4
     hit = together(lambda lane: outcome(client, lane), 4)
@@ -372,13 +398,13 @@ def test_one_concurrent_request_can_be_lost(launch: Launch, loss: str, seen: str
     assert busy == (loss == "hang_busy")
 
 
-def test_a_loss_hits_nobody_in_a_serial_run(launch: Launch) -> None:
-    client = launch(fail_nth_concurrent={"http_500": 1}, die_when_concurrent=9).client
+def test_a_loss_hits_nobody_in_a_serial_run(serve: Serve) -> None:
+    client = serve(fail_nth_concurrent={"http_500": 1}, die_when_concurrent=9)
     assert [outcome(client, lane) for lane in (0, 1, 2, 3)] == ["200"] * 4
 
 
-def test_several_losses_can_be_planted(launch: Launch) -> None:
-    client = launch(fail_nth_concurrent={"http_500": 1, "bad_json": 3}).client
+def test_several_losses_can_be_planted(serve: Serve) -> None:
+    client = serve(fail_nth_concurrent={"http_500": 1, "bad_json": 3})
     seen = together(lambda lane: outcome(client, lane), 4)
     assert sorted(seen) == ["200", "200", "500", "bad json"]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.diff import TOKEN_FIELDS
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import (
@@ -541,7 +542,7 @@ CASES = (
             FAIL,
             f"source_{source.value}",
         )
-        for source in (Source.MOCK, Source.CANARY, Source.ENDPOINT)
+        for source in (Source.MOCK, Source.CANARY)
     ),
     Case("isolation", "cache used", _one(Arm.C, with_result(cache_n=1)), FAIL, "not_isolated"),
     Case("isolation", "cache used in A2", _one(Arm.A2, with_result(cache_n=1))),
@@ -759,12 +760,17 @@ def test_which_gates_can_be_unknown(gate: str) -> None:
     assert has_case is (gate not in always_known)
 
 
-def test_only_two_gates_can_be_without_application(driver_evidence: DriverEvidence) -> None:
-    endpoint = on_header(lambda h: replace(h, source=Source.ENDPOINT))
+def test_only_the_drift_gate_can_be_without_application(driver_evidence: DriverEvidence) -> None:
     unarmed = outcomes(recertify(driver_evidence.records))
     assert {g for g, o in unarmed.items() if o is NA} == {"F4_logit_drift"}
-    foreign = outcomes(recertify(endpoint(driver_evidence.records)))
-    assert {g for g, o in foreign.items() if o is NA} == {"F4_logit_drift", "control_b"}
+
+
+def test_the_source_and_the_description_of_the_server_must_agree(
+    driver_evidence: DriverEvidence,
+) -> None:
+    undescribed = on_header(lambda h: replace(h, source=Source.ENDPOINT))
+    with pytest.raises(EvidenceError, match="disagree"):
+        recertify(undescribed(driver_evidence.records))
 
 
 # What a gate must not trip over.

@@ -79,7 +79,7 @@ def guard(tmp_path: Path) -> Iterator[Guard]:
 
 def test_an_exit_code_is_reported_and_quit_keeps_the_scratch_directory(guard: Guard) -> None:
     guard.start(sys.executable, "-c", "raise SystemExit(7)")
-    assert guard.hear() == {"exit": 7}
+    assert guard.hear() == {"exit": 7, "left": 0}
     guard.tell(quit=True)
     assert guard.process.wait(DEADLINE_S) == 0
     assert guard.scratch.is_dir()
@@ -88,7 +88,7 @@ def test_an_exit_code_is_reported_and_quit_keeps_the_scratch_directory(guard: Gu
 def test_the_signal_that_killed_the_server_is_reported(guard: Guard) -> None:
     pid = guard.start(sys.executable, "-c", IGNORES_TERM)
     os.kill(pid, signal.SIGKILL)
-    assert guard.hear() == {"exit": -signal.SIGKILL}
+    assert guard.hear() == {"exit": -signal.SIGKILL, "left": 0}
 
 
 def test_a_program_that_cannot_start_is_reported(guard: Guard) -> None:
@@ -100,14 +100,14 @@ def test_stop_ends_a_server_that_obeys_long_before_its_grace(guard: Guard) -> No
     guard.start(sys.executable, "-c", "print('up', flush=True); import signal; signal.pause()")
     guard.logged("up")
     guard.tell(stop=3600.0)
-    assert guard.hear() == {"exit": -signal.SIGTERM}
+    assert guard.hear() == {"exit": -signal.SIGTERM, "left": 0}
 
 
 def test_stop_kills_a_server_that_ignores_sigterm(guard: Guard) -> None:
     pid = guard.start(sys.executable, "-c", IGNORES_TERM)
     guard.logged("up")
     guard.tell(stop=0.05)
-    assert guard.hear() == {"exit": -signal.SIGKILL}
+    assert guard.hear() == {"exit": -signal.SIGKILL, "left": 0}
     assert not runs(pid)
 
 
@@ -124,8 +124,8 @@ def test_a_second_sigterm_is_sent(guard: Guard) -> None:
     )
     guard.start(sys.executable, "-c", script)
     guard.logged("up")
-    guard.tell(stop=2.0)
-    assert guard.hear() == {"exit": 5}
+    guard.tell(stop=1.0)
+    assert guard.hear() == {"exit": 5, "left": 0}
 
 
 def test_the_end_of_the_control_pipe_kills_even_the_stubborn_and_removes_scratch(
@@ -160,13 +160,13 @@ def test_signals_of_a_terminal_do_not_end_the_guardian_and_are_not_ignored_by_th
     for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         os.kill(guard.process.pid, signum)
     guard.tell(stop=3600.0)
-    assert guard.hear() == {"exit": -signal.SIGTERM}
+    assert guard.hear() == {"exit": -signal.SIGTERM, "left": 0}
     assert not runs(pid)
 
 
 def test_a_wrapper_without_exec_that_exits_leaves_no_child_behind(guard: Guard) -> None:
     guard.start("/bin/sh", "-c", f'{sys.executable} -c "{IGNORES_TERM}" & echo "pid $!"; exit 4')
-    assert guard.hear() == {"exit": 4}
+    assert guard.hear() == {"exit": 4, "left": 1}
     child = int(guard.log.read_text().split("pid ")[1].split()[0])
     assert not runs(child)
 
@@ -211,3 +211,5 @@ def test_the_server_holds_neither_pipe(guard: Guard) -> None:
     guard.logged("up")
     held = {os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()}
     assert held == {"/dev/null", str(guard.log)}
+    guard.tell(stop=0.05)
+    guard.hear()

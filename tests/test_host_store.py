@@ -20,10 +20,11 @@ from batch_invariance.live_invariance.host import (
     format_bytes,
     host_facts,
     memory_available,
+    memory_installed,
     memory_refusal,
 )
 from batch_invariance.live_invariance.store import (
-    CellLock,
+    OutDirLock,
     cell_paths,
     open_evidence,
     prepare_out_dir,
@@ -111,14 +112,44 @@ def test_available_memory_is_what_the_tightest_limit_leaves(
     assert memory_available(proc, write_tree(tmp_path / "cgroup", groups)) == expected
 
 
+def macos(name: str) -> int:
+    """What `sysconf` knows there."""
+    known = {"SC_PHYS_PAGES": 1 << 20, "SC_PAGE_SIZE": 4096}
+    if name not in known:
+        raise ValueError("unrecognized configuration name")
+    return known[name]
+
+
 def test_available_memory_is_unknown_where_the_system_does_not_tell(tmp_path: Path) -> None:
-    assert memory_available(tmp_path / "proc", tmp_path / "cgroup") is None
+    assert memory_available(tmp_path / "proc", tmp_path / "cgroup", macos) is None
+    assert memory_installed(macos) == 4 * GIB
+
+
+def test_free_pages_are_read_where_there_is_no_meminfo(tmp_path: Path) -> None:
+    def solaris(name: str) -> int:
+        return {"SC_AVPHYS_PAGES": 1 << 19, "SC_PAGE_SIZE": 8192}[name]
+
+    assert memory_available(tmp_path / "proc", tmp_path / "cgroup", solaris) == 4 * GIB
+
+
+def test_unknown_memory_leaves_the_cap_and_what_is_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "memory_available", lambda: None)
+    monkeypatch.setattr(host, "memory_installed", lambda: 8 * GIB)
+    check_memory(5 * GIB, 3 * GIB, 6 * GIB, enabled=True)
+    with pytest.raises(GuardRefused, match=r"memory guard: this machine has 8\.0 GiB in all, "):
+        check_memory(6 * GIB, 3 * GIB, None, enabled=True)
+    with pytest.raises(GuardRefused, match="footprint guard"):
+        check_memory(5 * GIB, 3 * GIB, 4 * GIB, enabled=True)
+    monkeypatch.setattr(host, "memory_installed", lambda: None)
+    check_memory(6 * GIB, 3 * GIB, None, enabled=True)
 
 
 def test_a_broken_meminfo_says_nothing(tmp_path: Path) -> None:
     for text in ("", "MemAvailable:\n", "MemAvailable: lots\n"):
         proc = write_tree(tmp_path / "proc", {"meminfo": text})
-        assert memory_available(proc, tmp_path / "cgroup") is None
+        assert memory_available(proc, tmp_path / "cgroup", macos) is None
 
 
 def test_the_host_is_described_without_names() -> None:
@@ -145,8 +176,6 @@ def test_guards_refuse_with_their_name_and_figures(
     check_memory(5 * GIB, 4 * GIB, None, enabled=False)
     with pytest.raises(GuardRefused, match="footprint"):
         check_memory(5 * GIB, 0, 4 * GIB, enabled=False)
-    monkeypatch.setattr(host, "memory_available", lambda: None)
-    check_memory(5 * GIB, 4 * GIB, None, enabled=True)
     with pytest.raises(GuardRefused, match="disk guard"):
         check_disk(tmp_path / "not" / "yet", 1 << 60)
     check_disk(tmp_path, 1)
@@ -314,8 +343,6 @@ def test_any_other_model_name_becomes_one_harmless_name(tmp_path: Path, name: st
     for path in (paths.certificate, paths.evidence, paths.previous_evidence):
         path.write_bytes(b"")
         assert path.parent == tmp_path
-    with CellLock(paths):
-        pass
 
 
 def test_files_of_a_cell_have_the_contracts_names(tmp_path: Path) -> None:
@@ -361,23 +388,26 @@ def test_evidence_is_private_and_never_written_over(tmp_path: Path) -> None:
         open_evidence(tmp_path / "absent" / "m.evidence.jsonl")
 
 
-def test_one_driver_per_cell(tmp_path: Path) -> None:
-    paths = cell_paths(tmp_path, "m", 256, 2)
-    with CellLock(paths):
-        with pytest.raises(UsageError, match=r"another run is writing .*m__ctx256__N2\.json"):
-            CellLock(paths).__enter__()
-        with CellLock(cell_paths(tmp_path, "m", 256, 4)):
+def test_one_driver_per_out_dir(tmp_path: Path) -> None:
+    half = tmp_path / ".tmp-0123-m__ctx256__N2.json"
+    half.write_text("of a driver that was killed while it wrote")
+    with OutDirLock(tmp_path):
+        assert not half.exists()
+        with pytest.raises(UsageError, match="another run is writing in "):
+            OutDirLock(tmp_path).__enter__()
+        (tmp_path / "other").mkdir()
+        with OutDirLock(tmp_path / "other"):
             pass
-    assert names(tmp_path) == []
-    with CellLock(paths):
+    assert names(tmp_path) == ["other"]
+    with OutDirLock(tmp_path):
         pass
 
 
 def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
-        "from batch_invariance.live_invariance.store import CellLock, cell_paths\n"
-        f"lock = CellLock(cell_paths(Path({str(tmp_path)!r}), 'm', 256, 2)); lock.__enter__()\n"
+        "from batch_invariance.live_invariance.store import OutDirLock\n"
+        f"lock = OutDirLock(Path({str(tmp_path)!r})); lock.__enter__()\n"
         "print('held', flush=True); sys.stdin.read()\n"
     )
     holder = subprocess.Popen(
@@ -388,7 +418,7 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
-    lock = CellLock(cell_paths(tmp_path, "m", 256, 2))
+    lock = OutDirLock(tmp_path)
     with pytest.raises(UsageError, match="another run"):
         lock.__enter__()
     holder.kill()
@@ -398,6 +428,6 @@ def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_a_cell_in_a_folder_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there_cannot_be_locked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot lock"):
-        CellLock(cell_paths(tmp_path / "absent", "m", 256, 2)).__enter__()
+        OutDirLock(tmp_path / "absent").__enter__()

@@ -17,7 +17,7 @@ from batch_invariance.invariance_diff.cell_checks import Check, CheckedCell, Fin
 from batch_invariance.invariance_diff.gates import GATES
 from ci_fixtures import AMBER, CANARY, RED, UNVERIFIED, edit, unchanged, write_cert
 from core_fixtures import Change
-from reports_fixtures import cli, make_cell
+from reports_fixtures import cli, light_cell, make_cell
 
 # What Jenkins' junit-10.xsd allows: attributes, and children, by element.
 ATTRIBUTES = {
@@ -251,7 +251,7 @@ def test_a_run_without_a_verdict_leaves_no_older_report(tmp_path: Path) -> None:
 
 def test_a_live_run_writes_its_reports(tmp_path: Path) -> None:
     junit = tmp_path / "j.xml"
-    outcome = make_cell(tmp_path).run("--quiet", "--junit", junit)
+    outcome = light_cell(tmp_path).run("--quiet", "--junit", junit)
     assert outcome.code == 0
     assert set(outcomes(junit).values()) == {"system-out", "skipped"}
 

@@ -70,9 +70,18 @@ def test_the_default_canary_is_green_and_says_what_it_is_not(
     assert cell.verify()
 
 
-def test_twins_turn_red_by_co_batching(live_server: Path, tmp_path: Path) -> None:
-    cell = canary(live_server, tmp_path, "f16,twins", *TOY)
+def test_twins_turn_red_by_co_batching(
+    live_server: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = tmp_path / "key"
+    key.write_bytes(bytes(range(40)))
+    key.chmod(0o600)
+    signed = ("--sign-key", str(key))
+    cell = canary(live_server, tmp_path, "f16,twins", *TOY, *signed)
     assert (cell.code, cell.cert["verdict"]) == (3, "RED")
+    capsys.readouterr()
+    assert main(["verify-cert", "--json", *signed, str(cell.path)]) == 3
+    assert json.loads(capsys.readouterr().out)["signature"] == "fits"
     assert cell.cert["divergence_class"] == "co_batching"
     assert cell.cert["arm_b"] == {"ab_passed": True, "bc_passed": False}
     first = cell.cert["divergence_report"]["AC"]["per_id"][0]["first_divergence"]

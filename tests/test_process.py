@@ -17,7 +17,7 @@ from batch_invariance.errors import ServerError, UsageError
 from batch_invariance.live_invariance import procfs, store
 from batch_invariance.live_invariance.process import ExitStatus, OwnedProcess
 from batch_invariance.live_invariance.procfs import owns_listening_socket
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import printable, printable_lines
 from waiting import runs, wait_until
 
 DEADLINE_S = 20.0
@@ -119,7 +119,9 @@ def test_the_tail_of_a_huge_log_is_read_without_reading_the_log(tmp_path: Path) 
 
 
 def test_text_for_a_terminal_has_no_control_characters() -> None:
-    assert printable("a\tb\x1b[0m\u202e\n日本") == "a\\tb\\x1b[0m\\u202e\n日本"
+    text = "a\tb\x1b[0m\u202e\n日本"
+    assert printable(text) == "a\\tb\\x1b[0m\\u202e\\n日本"
+    assert printable_lines(text) == "a\\tb\\x1b[0m\\u202e\n日本"
 
 
 def test_a_wrapper_without_exec_leaves_nothing_behind(tmp_path: Path) -> None:

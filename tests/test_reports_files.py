@@ -12,17 +12,19 @@ from typing import Any
 
 import pytest
 
-from reports_fixtures import Cell, Outcome, cli, make_cell
+import fault_runs
+from fault_cases import CASES
+from reports_fixtures import Cell, Outcome, cli, light_cell, make_cell
 
 
 @pytest.fixture(scope="module")
 def green(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return make_cell(tmp_path_factory.mktemp("green")).run()
+    return light_cell(tmp_path_factory.mktemp("green")).run()
 
 
 @pytest.fixture(scope="module")
 def red(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
-    return make_cell(tmp_path_factory.mktemp("red"), mix_donor_at=2).run()
+    return light_cell(tmp_path_factory.mktemp("red"), mix_donor_at=2).run()
 
 
 def copied(outcome: Outcome, folder: Path) -> tuple[Path, Path]:
@@ -136,7 +138,7 @@ def test_a_file_that_is_no_certificate_is_told_in_one_line(tmp_path: Path, text:
 
 
 def test_d20_a_second_run_right_after_the_first_works(tmp_path: Path) -> None:
-    cell = make_cell(tmp_path)
+    cell = light_cell(tmp_path)
     first = cell.run()
     before = (first.certificate_path.read_bytes(), first.evidence_path.read_bytes())
     second = cell.run()
@@ -166,7 +168,7 @@ def test_d21_an_out_dir_that_is_a_file_is_refused_before_the_start(
     cell = make_cell(tmp_path)
     (tmp_path / "taken").write_text("mine")
     outcome = cell.run("--out-dir", tmp_path / "taken" / below)
-    assert outcome.code == 2
+    fault_runs.check(CASES["out_dir_file"], outcome)
     assert f"--out-dir {tmp_path / 'taken' / below}" in outcome.stderr
     assert nothing_started(cell)
     assert (tmp_path / "taken").read_text() == "mine"
@@ -179,8 +181,7 @@ def test_d21_a_disk_without_room_is_refused_before_the_start(
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(1 << 40, (1 << 40) - 9, 9))
     outcome = cell.run()
-    assert outcome.code == 2
-    assert "disk guard" in outcome.stderr
+    fault_runs.check(CASES["disk"], outcome)
     assert "9 B free" in outcome.stderr
     assert nothing_started(cell)
     assert not cell.out_dir.exists()
@@ -189,7 +190,7 @@ def test_d21_a_disk_without_room_is_refused_before_the_start(
 def test_d21_a_disk_that_is_full_at_the_end_costs_no_evidence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = make_cell(tmp_path)
+    cell = light_cell(tmp_path)
     replace = os.replace
 
     def full(source: Any, target: Any) -> None:
@@ -199,7 +200,7 @@ def test_d21_a_disk_that_is_full_at_the_end_costs_no_evidence(
 
     monkeypatch.setattr(os, "replace", full)
     outcome = cell.run()
-    assert outcome.code == 1
+    fault_runs.check(CASES["certificate_full"], outcome)
     assert "No space left on device" in outcome.stderr
     assert outcome.footer().ended == "complete"
     left = sorted(path.name for path in cell.out_dir.iterdir() if not path.name.startswith("."))
@@ -231,7 +232,7 @@ def test_d21_a_disk_that_is_full_at_the_end_costs_no_evidence(
 def test_d22_a_bad_work_set_is_told_in_one_line_with_all_its_faults(
     tmp_path: Path, data: bytes, said: list[str]
 ) -> None:
-    cell = make_cell(tmp_path)
+    cell = light_cell(tmp_path)
     cell.workset.write_bytes(data)
     outcome = cell.run()
     assert outcome.code == 1
@@ -244,7 +245,7 @@ def test_d22_a_bad_work_set_is_told_in_one_line_with_all_its_faults(
 
 
 def test_d22_a_work_set_with_an_id_for_the_terminal_is_refused_escaped(tmp_path: Path) -> None:
-    cell = make_cell(tmp_path, [{"id": "red\x1b[31m", "prompt": "x"}])
+    cell = light_cell(tmp_path, [{"id": "red\x1b[31m", "prompt": "x"}])
     outcome = cell.run()
     assert outcome.code == 1
     assert "\x1b" not in outcome.stderr
@@ -262,14 +263,14 @@ def test_d23_prompts_of_every_kind_run_and_are_told_apart(tmp_path: Path) -> Non
         "x" * 5000,
         "é\u2028\r\n",
     ]
-    outcome = make_cell(tmp_path, texts).run("--ctx", 1024)
+    outcome = light_cell(tmp_path, texts).run("--ctx", 1024)
     assert (outcome.code, outcome.verdict) == (0, "GREEN")
     assert len({trial.item_id for trial in outcome.trials()}) == len(texts)
 
 
 def test_d23_odd_texts_are_shown_escaped(tmp_path: Path) -> None:
     texts = [{"id": f"q{i}-川🙂", "prompt": f"\x1b[31m\0 {i} 日本語\nnext"} for i in range(8)]
-    outcome = make_cell(tmp_path, texts, mix_donor_at=2).run("--verbose")
+    outcome = light_cell(tmp_path, texts, mix_donor_at=2).run("--verbose")
     assert outcome.verdict == "RED"
     shown = outcome.stdout + outcome.stderr
     assert "-川🙂" in shown

@@ -10,7 +10,8 @@ import pytest
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.live_invariance.http import Exchange
 from batch_invariance.live_invariance.telemetry import busy_slots
-from reports_fixtures import Outcome, cli, make_cell, prompts
+from fault_runs import of_run
+from reports_fixtures import Outcome, cli, light_cell, make_cell, prompts, read_journal
 
 # What the shared decodes prove, and nothing else in the table.
 PROOF_GATES = {"F1_overlap", "F3_coverage", "sample"}
@@ -25,7 +26,7 @@ def test_d1_a_deterministic_server_with_true_overlap_is_green(tmp_path: Path) ->
 
 
 def test_d1_the_same_through_the_mock_is_green_but_never_promotable(tmp_path: Path) -> None:
-    outcome = cli("run-mock", "--passes", 2, "--out-dir", tmp_path, out_dir=tmp_path)
+    outcome = cli("run-mock", "--passes", 4, "--out-dir", tmp_path, out_dir=tmp_path)
     assert (outcome.code, outcome.verdict) == (0, "GREEN")
     assert outcome.cert["source"] == "mock"
     assert not outcome.cert["promotable"]
@@ -41,36 +42,37 @@ def no_verdict(outcome: Outcome) -> bool:
     return outcome.code == 1 and not outcome.certificates() and outcome.stdout == ""
 
 
-def test_d2_four_slots_for_one_asked_is_refused_by_figures(tmp_path: Path) -> None:
-    cell = make_cell(tmp_path, slots_override=4)
-    outcome = cell.run()
+def asked_for_nothing(outcome: Outcome) -> bool:
+    return not any("body" in e for e in read_journal(outcome.out_dir.parent / "journal"))
+
+
+def test_d2_four_slots_for_one_asked_is_refused_by_figures() -> None:
+    outcome = of_run("wrong_slots")
     assert no_verdict(outcome)
     assert "the server has 4 slots, --parallel 1 was asked" in outcome.stderr
-    assert cell.bodies() == []
+    assert asked_for_nothing(outcome)
     assert outcome.trials() == []
 
 
-def test_a_server_with_another_context_is_refused_by_figures(tmp_path: Path) -> None:
-    cell = make_cell(tmp_path, wrong_ctx=768)
-    outcome = cell.run()
+def test_a_server_with_another_context_is_refused_by_figures() -> None:
+    outcome = of_run("wrong_context")
     assert no_verdict(outcome)
-    assert "768 tokens of context, 512 were asked" in outcome.stderr
-    assert cell.bodies() == []
+    assert "256 tokens of context, 512 were asked" in outcome.stderr
+    assert asked_for_nothing(outcome)
 
 
-def test_d6_no_request_goes_out_before_the_server_is_ready(tmp_path: Path) -> None:
+def test_d6_no_request_goes_out_before_the_server_is_ready() -> None:
     # /v1/models answers at once, everything else with 503 until then.
-    outcome = make_cell(tmp_path, ready_delay_s=0.5).run()
+    outcome = of_run("slow_start")
     assert (outcome.code, outcome.verdict) == (0, "GREEN")
     assert outcome.cert["lost_trials"] == []
 
 
-def test_a_server_that_never_gets_ready_is_given_up_in_time(tmp_path: Path) -> None:
-    cell = make_cell(tmp_path, ready_delay_s=3600.0)
-    outcome = cell.run("--ready-timeout", "0.2")
+def test_a_server_that_never_gets_ready_is_given_up_in_time() -> None:
+    outcome = of_run("never_ready")
     assert no_verdict(outcome)
     assert "not ready after 0.2 s" in outcome.stderr
-    assert cell.bodies() == []
+    assert asked_for_nothing(outcome)
 
 
 def test_d7_floods_of_stderr_hold_nothing_up(tmp_path: Path) -> None:
@@ -78,23 +80,27 @@ def test_d7_floods_of_stderr_hold_nothing_up(tmp_path: Path) -> None:
     assert (outcome.code, outcome.verdict) == (0, "GREEN")
 
 
-@pytest.mark.parametrize("shape", ["state", "501", "404"])
-def test_d8_decode_counts_prove_the_batch_whatever_slots_looks_like(
-    tmp_path: Path, shape: str
-) -> None:
-    outcome = make_cell(tmp_path, slots_shape=shape).run()
+@pytest.mark.parametrize("name", ["old_slots", "slots_off", "slots_absent"])
+def test_d8_decode_counts_prove_the_batch_whatever_slots_looks_like(name: str) -> None:
+    outcome = of_run(name)
     assert (outcome.code, outcome.verdict) == (0, "GREEN")
     assert outcome.cert["overlap"]["witness"] == "decode_count"
 
 
-@pytest.mark.parametrize("shape", ["is_processing", "404"])
-def test_d8_without_metrics_the_witness_is_declared_too_weak(tmp_path: Path, shape: str) -> None:
-    outcome = make_cell(tmp_path, no_metrics=True, slots_shape=shape).run()
+def weak_witness(outcome: Outcome) -> None:
     assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
     assert outcome.not_passed()["F3_coverage"] == "weak_witness"
     assert outcome.cert["overlap"]["witness"] in ("slot_samples", "client_intervals")
     assert "weak_witness" in outcome.stdout
     assert outcome.cert["sensitivity"]["n_hot_trials"] == 0
+
+
+def test_d8_without_metrics_the_witness_is_declared_too_weak() -> None:
+    weak_witness(of_run("no_metrics"))
+
+
+def test_d8_without_metrics_and_slots_the_witness_is_declared_too_weak(tmp_path: Path) -> None:
+    weak_witness(light_cell(tmp_path, no_metrics=True, slots_shape="404").run())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +118,7 @@ def test_d11_a_slot_that_keeps_its_last_task_is_not_busy(slots: list[dict[str, o
 
 def test_d9_a_prompt_too_long_for_a_slot_is_named_before_the_arms(tmp_path: Path) -> None:
     long: dict[str, object] = {"id": "the long one", "prompt": "word " * 600}
-    cell = make_cell(tmp_path, [long, *prompts(7)])
+    cell = light_cell(tmp_path, [long, *prompts(7)])
     outcome = cell.run()
     assert no_verdict(outcome)
     assert "'the long one' has 610 prompt tokens and asks for 16 more" in outcome.stderr
@@ -122,14 +128,14 @@ def test_d9_a_prompt_too_long_for_a_slot_is_named_before_the_arms(tmp_path: Path
 
 
 def test_d12_two_slots_shown_for_four_asked_are_refused(tmp_path: Path) -> None:
-    outcome = make_cell(tmp_path, cap_parallel=2).run("--parallel", 4)
+    outcome = light_cell(tmp_path, cap_parallel=2).run("--parallel", 4)
     assert no_verdict(outcome)
     assert "the server has 2 slots, --parallel 4 was asked" in outcome.stderr
     assert all(trial.key.arm is not Arm.C for trial in outcome.trials())
 
 
 def test_d12_a_batch_of_two_behind_four_slots_is_not_taken_for_four(tmp_path: Path) -> None:
-    outcome = make_cell(tmp_path, max_batch=2).run("--parallel", 4)
+    outcome = light_cell(tmp_path, max_batch=2).run("--parallel", 4)
     assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
     assert outcome.not_passed()["F1_overlap"] == "batch_of_n_not_proved"
     assert outcome.cert["overlap"]["tested_n"] == 2
@@ -138,7 +144,7 @@ def test_d12_a_batch_of_two_behind_four_slots_is_not_taken_for_four(tmp_path: Pa
 
 def test_d13_a_queueing_server_fails_through_the_shared_decodes_alone(tmp_path: Path) -> None:
     # Four slots, four requests in flight, and every identity check passes; one runs at a time.
-    outcome = make_cell(tmp_path, one_executor=True).run("--parallel", 4)
+    outcome = light_cell(tmp_path, one_executor=True).run("--parallel", 4)
     assert (outcome.code, outcome.verdict) == (3, "UNVERIFIED")
     assert set(outcome.not_passed()) == PROOF_GATES
     assert outcome.not_passed()["F3_coverage"] == "coverage"

@@ -55,7 +55,7 @@ def conduct(after: int | None = None) -> Conduct:
 
 
 def launcher(kind: BatchDivergence = BatchDivergence.NONE) -> MockLauncher:
-    return MockLauncher(CTX, MockBehaviour(kind, gather_s=0.005))
+    return MockLauncher(CTX, MockBehaviour(kind, tick_s=0.0, gather_s=0.005))
 
 
 @pytest.fixture(scope="module")
@@ -132,6 +132,23 @@ def test_it_can_be_interrupted_again(tmp_path: Path) -> None:
     certificate = go_on(tmp_path)
     assert certificate.verdict is Verdict.GREEN
     assert len(certificate.resumed) == 2
+
+
+def test_a_run_that_another_has_gone_on_with_is_left_to_it(tmp_path: Path) -> None:
+    header = mock_header()
+    with pytest.raises(Interrupted):
+        produce(header, launcher(), ExactMatch(), tmp_path, conduct(12))
+    evidence = path_in(tmp_path, header)
+    read_before = read_interrupted(evidence)
+    with pytest.raises(Interrupted):
+        resume(read_before, launcher(), ExactMatch(), tmp_path, conduct(3))
+    for why in ("another run has written to it meanwhile", "the run has ended"):
+        data = evidence.read_bytes()
+        with pytest.raises(EvidenceError, match=why):
+            resume(read_before, launcher(), ExactMatch(), tmp_path, conduct())
+        assert evidence.read_bytes() == data
+        if why.startswith("another"):
+            go_on(tmp_path)
 
 
 def test_a_divergence_in_a_void_pass_still_counts(tmp_path: Path) -> None:

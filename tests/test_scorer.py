@@ -184,6 +184,7 @@ class Returning(Scorer):
         (Returning(score=Score("1", True)), "not str"),  # type: ignore[arg-type]
         (Returning(score=Score(float("nan"), None)), "Score.value must be finite, not nan"),
         (Returning(score=Score(float("inf"), None)), "Score.value must be finite, not inf"),
+        (Returning(score=Score(-1e101, None)), "Score.value is beyond 1e+100: -1e+101"),
         (Returning(score=Score(10**400, None)), "OverflowError"),
         (Returning(score=Score(1.0, 1)), "Score.passed must be"),  # type: ignore[arg-type]
     ],

@@ -79,3 +79,19 @@ def test_a_prompt_of_any_length_costs_nothing() -> None:
         cut = ubatches([(0, huge), (1, 1)], Layout(unified, 1))
         assert {0, 1} == {lane for group in cut for lane in group}
         assert len(cut) <= 6
+
+
+@pytest.mark.parametrize("tokens", [512 * 4, 512 * 9])
+@pytest.mark.parametrize("unified", [True, False])
+def test_equal_neighbours_beyond_two_are_left_out(tokens: int, unified: bool) -> None:
+    """After the first of a unified cut, which may hold others too."""
+    first = [(0,)] if unified else []
+    assert ubatches([(0, tokens)], Layout(unified, 512)) == [*first, (0,), (0,)]
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_a_micro_batch_that_is_just_full(unified: bool) -> None:
+    layout = Layout(unified, 4)
+    assert ubatches([(0, 4)], layout) == [(0,)]
+    assert ubatches([(0, 5)], layout) == [(0,), (0,)]
+    assert ubatches([(0, 2), (1, 2)], layout) == [(0, 1)]

@@ -75,7 +75,7 @@ def test_a_red_certificate_is_borne_out_and_not_promotable() -> None:
     assert not verification.promotable
 
 
-@pytest.mark.parametrize("source", [Source.MOCK, Source.CANARY, Source.ENDPOINT])
+@pytest.mark.parametrize("source", [Source.MOCK, Source.CANARY])
 def test_a_green_that_is_not_live_is_not_promotable(source: Source) -> None:
     records = on_header(lambda h: replace(h, source=source))(RECORDS)
     certificate = recertify(records)

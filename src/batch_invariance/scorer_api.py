@@ -36,7 +36,7 @@ from batch_invariance.scorer_loading import import_for, one_line, source_of
 from batch_invariance.scorer_parameters import construct, scorer_params
 from batch_invariance.scorers import shipped_scorer
 
-from .invariance_diff.model import Completion, Item, Scored, ScorerInfo
+from .invariance_diff.model import MAX_MAGNITUDE, Completion, Item, Scored, ScorerInfo
 
 SCORER_ERROR = "scorer_error"
 
@@ -194,6 +194,8 @@ def _scored(answer: object, mode: object, score: object, item: Item) -> Scored:
         value = float(value)
         if not math.isfinite(value):
             raise ValueError(f"Score.value must be finite, not {value}")
+        if abs(value) > MAX_MAGNITUDE:
+            raise ValueError(f"Score.value is beyond {MAX_MAGNITUDE:g}: {value}")
     # An enum of strings is a string too; what is compared and stored is its plain text.
     plain = None if answer is None else str.__str__(answer)
     return Scored(plain, item.expected_answer, str.__str__(mode), value, passed)

@@ -30,6 +30,7 @@ from batch_invariance.formats.intoto import (
     result_of,
     statement,
 )
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.digests import file_sha256, split_parts
 from batch_invariance.live_invariance.store import write_atomic
 from batch_invariance.live_invariance.text import printable
@@ -44,7 +45,6 @@ EXAMPLES = """examples:
 The certificate is first derived again from the evidence beside it; without that nothing is
 attested. Exits 0 where the result is PASSED, 3 where it is WARNED or FAILED.
 """
-MAX_FILE_BYTES = 1 << 26
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -114,7 +114,8 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         }
         print(json.dumps(report))
     else:
-        print(f"{printable(str(args.output))}: {result.value}, {attested.view.cell}")
+        cell = printable(str(attested.view.cell))
+        print(f"{printable(str(args.output))}: {result.value}, {cell}")
     return code
 
 
@@ -187,7 +188,7 @@ def _verify(args: argparse.Namespace) -> int:
         }
         print(json.dumps(report))
     else:
-        print(f"{args.verify}: the HMAC fits; it says {result} of")
+        print(f"{printable(str(args.verify))}: the HMAC fits; it says {result} of")
         for artifact in said.subjects:
             print(f"  {artifact.sha256}  {printable(artifact.name)}")
     return code
@@ -195,10 +196,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _read(path: Path, option: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_at_most(path, MAX_INPUT_BYTES)
     except OSError as error:
         raise UsageError(f"{option} {path}: {error.strerror}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"{option} {path}: larger than {MAX_FILE_BYTES >> 20} MiB")
+    if data is None:
+        raise UsageError(f"{option} {path}: larger than {MAX_INPUT_BYTES >> 20} MiB")
     return data

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from batch_invariance.errors import UsageError
 from batch_invariance.formats.toy_gguf import ToySpec, toy_model_bytes
 from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.live_invariance.canary import DEFAULT_SPEC
-from batch_invariance.live_invariance.store import write_atomic
+from batch_invariance.live_invariance.store import check_new, write_new
 
 EXAMPLES = """examples:
   batch-invariance canary -o toy.gguf
@@ -44,10 +43,9 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if server_flags:
         raise UsageError("canary starts no server: nothing may follow --")
     spec = ToySpec.parse(args.spec)
-    if os.path.exists(args.output):
-        raise UsageError(f"{args.output} exists already; choose another file")
+    check_new(args.output)
     data = toy_model_bytes(spec)
-    write_atomic(args.output, data)
+    write_new(args.output, data)
     digest = sha256_hex(data)
     if args.json:
         report = {"file": str(args.output), "spec": str(spec), "bytes": len(data), "sha256": digest}

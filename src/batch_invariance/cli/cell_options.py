@@ -10,7 +10,6 @@ import contextlib
 import shlex
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from batch_invariance.live_invariance.cell_choice import (
     choose,
 )
 from batch_invariance.live_invariance.flags import UserFlags
-from batch_invariance.live_invariance.host import MEMORY_FLOOR_BYTES, check_memory
+from batch_invariance.live_invariance.host import LaunchLimits
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
@@ -39,9 +38,11 @@ from batch_invariance.live_invariance.prepare import (
 )
 from batch_invariance.live_invariance.registry import Lookup, load_entry
 from batch_invariance.live_invariance.server import LaunchSettings, LlamaLauncher
+from batch_invariance.live_invariance.store import temporary_folder
 from batch_invariance.profiles.spark.generate import SparkPlan
 
 GIB = 1024**3
+MAX_PORT = 65535
 PROFILES = ("spark",)
 
 
@@ -87,18 +88,35 @@ def add_server_options(parser: argparse.ArgumentParser) -> None:
 def add_safety_options(parser: argparse.ArgumentParser) -> None:
     """What a launch may take of this machine."""
     group = parser.add_argument_group("safety")
-    group.add_argument(
-        "--ready-timeout", type=positive, default=600.0, metavar="S", help="per launch (600)"
-    )
+    add_launch_options(group)
     group.add_argument(
         "--max-footprint-gb", type=positive, metavar="G", help="refuse a larger server, in GiB"
     )
     group.add_argument(
-        "--reserved-port", type=int, action="append", default=[], metavar="P", help="never use it"
-    )
-    group.add_argument(
         "--no-memory-guard", action="store_true", help="do not look at the free memory"
     )
+
+
+def add_launch_options(group: argparse._ActionsContainer) -> None:
+    """What concerns any launch, also one that only counts tokens."""
+    group.add_argument(
+        "--ready-timeout", type=positive, default=600.0, metavar="S", help="per launch (600)"
+    )
+    group.add_argument(
+        "--reserved-port",
+        type=port,
+        action="append",
+        default=[],
+        metavar="P",
+        help="never use it; may be repeated",
+    )
+
+
+def port(text: str) -> int:
+    """An argument that is a TCP port."""
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give 1 to {MAX_PORT}")
+    return int(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +214,7 @@ def _canary_cell(args: argparse.Namespace, flags: Sequence[str]) -> Iterator[Cho
             "or a KV type after --",
             file=sys.stderr,
         )
-    folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
+    folder = temporary_folder("canary-")
     try:
         model = canary.write_canary(spec, folder)
         name = args.model_alias or canary.canary_name(spec)
@@ -239,15 +257,22 @@ def launcher_of(
     folder: Path | None,
 ) -> LlamaLauncher:
     """The same for a server with `parallel` slots; `folder` is the run's own, where it has one."""
-    cap = None if args.max_footprint_gb is None else int(args.max_footprint_gb * GIB)
+    limits = launch_limits(args)
 
     def guard(_: int) -> None:
-        check_memory(known.footprint.total_bytes, MEMORY_FLOOR_BYTES, cap, not args.no_memory_guard)
+        limits.check(known.footprint.total_bytes)
 
     guard(parallel)
     spec = launch_spec(server, known, parallel)
-    reserved = frozenset(args.reserved_port)
-    return LlamaLauncher(LaunchSettings(spec, reserved, args.ready_timeout, guard, folder))
+    return LlamaLauncher(
+        LaunchSettings(spec, limits.reserved_ports, args.ready_timeout, guard, folder)
+    )
+
+
+def launch_limits(args: argparse.Namespace) -> LaunchLimits:
+    """What the safety options allow."""
+    cap = None if args.max_footprint_gb is None else int(args.max_footprint_gb * GIB)
+    return LaunchLimits(frozenset(args.reserved_port), cap, not args.no_memory_guard)
 
 
 def _fills(text: str) -> tuple[float, ...]:

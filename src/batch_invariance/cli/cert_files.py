@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
 from batch_invariance.invariance_diff.certificate import Certificate
+from batch_invariance.invariance_diff.records import Record
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
     parse_certificate,
     verify_certificate,
 )
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.evidence_file import read_lines
+from batch_invariance.live_invariance.signing import check_signature
 
-MAX_CERT_BYTES = 1 << 30
+Taker = Callable[[Record], object]
+"""What is shown every record of the evidence, while it is read for the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
     """A certificate file and what became of it. `view` is None where the file is no certificate;
-    `problems` is empty only where its evidence bears it out."""
+    `problems` is empty only where its evidence bears it out, and `derived` is there only then: the
+    certificate as the evidence gives it, and so as the file says it. `signature_fault` says what a
+    signature that was asked for lacks."""
 
     path: Path
     data: bytes
     view: CertView | None
     problems: tuple[str, ...]
+    derived: Certificate | None = None
+    signature_fault: str | None = None
 
     @property
     def borne_out(self) -> bool:
@@ -50,8 +60,9 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     """The certificates among files and folders; folders are searched with all below them.
 
     A file that is named counts as a certificate whatever is in it. In a folder every `*.json`
-    does but hidden ones, those set aside as `*.previous.json`, and well-formed JSON that has not
-    one field of a certificate. Raises UsageError for a path that is not there.
+    does but hidden ones, those set aside as `*.previous.json`, well-formed JSON that has not one
+    field of a certificate, and what is no regular file. Raises UsageError for a path that is not
+    there.
     """
     certificates: dict[str, Path] = {}
     left_out: list[Path] = []
@@ -69,46 +80,42 @@ def find_certificates(paths: Iterable[Path]) -> Found:
     return Found(tuple(certificates.values()), tuple(left_out))
 
 
-def verify_file(path: Path, evidence: Path | None = None) -> VerifiedFile:
-    """Reads one certificate and derives it again from the evidence, which is looked for beside
-    it. Nothing is raised for what is wrong with the files: it is listed."""
+def verify_file(
+    path: Path,
+    evidence: Path | None = None,
+    taker_for: Callable[[Mapping[str, Any]], Taker | None] | None = None,
+    key: SigningKey | None = None,
+) -> VerifiedFile:
+    """Reads one certificate, derives it again from the evidence, which is looked for beside it, and
+    checks its signature where there is a key. `taker_for` gets the certificate's JSON before the
+    evidence is read. Nothing is raised for what is wrong with the files: it is listed."""
     data, view = b"", None
     try:
         data = read_certificate(path)
         cert = parse_certificate(data)
         view = read_view(cert)
+        taker = None if taker_for is None else taker_for(cert)
         beside = evidence or path.parent / evidence_name(cert)
         if not os.path.isfile(beside):
             return VerifiedFile(path, data, view, (f"there is no evidence at {beside}",))
-        result = verify_certificate(data, read_lines(beside))
+        result = verify_certificate(data, read_lines(beside), taker)
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
-    return VerifiedFile(path, data, view, problems)
-
-
-def derived_certificate(path: Path, evidence: Path | None = None) -> tuple[Certificate, Path]:
-    """A certificate as its evidence gives it, and where that is: beside it unless named.
-
-    Raises CertificateError where the evidence does not bear it out, BatchInvarianceError where
-    either cannot be read.
-    """
-    data = read_certificate(path)
-    beside = evidence or path.parent / evidence_name(parse_certificate(data))
-    result = verify_certificate(data, read_lines(beside))
-    if not result.borne_out or result.derived is None:
-        raise CertificateError(str(path), result.problems or ("not borne out by its evidence",))
-    return result.derived, beside
+    signature = check_signature(path, data, key)
+    fault = None if signature.holds else signature.text
+    return VerifiedFile(path, data, view, problems, None if problems else result.derived, fault)
 
 
 def read_certificate(path: Path) -> bytes:
     """A certificate file's bytes. Raises BatchInvarianceError when it cannot be read."""
     try:
-        if path.stat().st_size > MAX_CERT_BYTES:
-            raise CertificateError(str(path), [f"is larger than {MAX_CERT_BYTES >> 20} MiB"])
-        return path.read_bytes()
+        data = read_at_most(path, MAX_INPUT_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"cannot read {path}: {error.strerror}") from error
+    if data is None:
+        raise CertificateError(str(path), [f"is larger than {MAX_INPUT_BYTES >> 20} MiB"])
+    return data
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -129,7 +136,10 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _is_something_else(path: Path) -> bool:
-    """Whether the file is sound JSON without a single field that every certificate has."""
+    """Whether the file is sound JSON without a single field that every certificate has, or a pipe,
+    which has no end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        return True
     try:
         value = json.loads(read_certificate(path))
     except (BatchInvarianceError, ValueError, RecursionError):

@@ -35,7 +35,7 @@ from batch_invariance.live_invariance.produce import Produced
 from batch_invariance.live_invariance.store import write_atomic
 
 STEP_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
-_OURS = re.compile(r"__ctx\d+__N\d+(\.previous)?\.(json|evidence\.jsonl)$")
+_OURS = re.compile(r"__ctx\d+__N\d+(\.previous)?\.(json|json\.hmac|evidence\.jsonl)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,9 @@ def ci_targets(args: argparse.Namespace, inputs: Iterable[Path] = ()) -> CiTarge
     `inputs` or the other target, or that has the name of a certificate or its evidence.
     """
     taken = {os.path.realpath(path) for path in inputs}
+    key = getattr(args, "sign_key", None)
+    if key is not None:
+        taken.add(os.path.realpath(key))
     for option, path in (("--junit", args.junit), ("--sarif", args.sarif)):
         if path is None:
             continue

@@ -20,7 +20,7 @@ from batch_invariance.cli.cell_options import (
     chosen_cell,
     guarded_launcher,
 )
-from batch_invariance.cli.cert_files import read_certificate
+from batch_invariance.cli.cert_files import verify_file
 from batch_invariance.cli.diagnose_text import diagnosis_as_json, diagnosis_text
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.recorded_cell import read_launch, recorded_cell
@@ -36,9 +36,6 @@ from batch_invariance.cli.style import Style
 from batch_invariance.errors import CertificateError, UsageError
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.model import Verdict
-from batch_invariance.invariance_diff.records import Header
-from batch_invariance.invariance_diff.verify import evidence_name, parse_certificate
-from batch_invariance.invariance_diff.verify import verify_certificate as verify
 from batch_invariance.invariance_diff.workset import WorkSet, items_sha256
 from batch_invariance.live_invariance.diagnosis import (
     TODAY,
@@ -51,10 +48,10 @@ from batch_invariance.live_invariance.diagnosis import (
     measured,
     screening_ids,
 )
-from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.flags import check_user_flags
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
+    ServerKnowledge,
     know_server,
     layout_is_unified,
     live_header,
@@ -70,6 +67,26 @@ DEFAULT_MAX_TOKENS = 64
 SCREEN_PASSES = 2
 SCREEN_ITEMS = 8
 CONFIRM_RUNS = 2
+CELL_OPTIONS = (
+    "workset",
+    "ctx",
+    "parallel",
+    "model_alias",
+    "models_file",
+    "models_dir",
+    "canary",
+    "profile",
+    "fills",
+    "per_family",
+    "passes",
+    "schedule",
+    "max_tokens",
+    "top_logprobs",
+    "seed",
+    "codewords",
+    "logit_drift",
+)
+"""What says which cell it is, and what a certificate's evidence therefore says instead."""
 EXAMPLES = """examples:
   batch-invariance diagnose certs/model__ctx8192__N4.json
   batch-invariance diagnose certs/model__ctx8192__N4.json --remedy='--threads 1' --time-budget 600
@@ -78,6 +95,8 @@ EXAMPLES = """examples:
 
 With a certificate the cell is the one that its evidence names; server and model lie where they lay,
 or where --server-bin and --model say. A remedy counts only when every full run under it is GREEN.
+Exit status: 0 with a GREEN remedy at today's N, or for a GREEN cell; 3 without; 1 where the cell
+does not diverge again.
 """
 
 
@@ -123,8 +142,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_server_options(parser)
     add_cell_options(parser, DEFAULT_MAX_TOKENS)
     add_safety_options(parser)
-    add_output_options(parser)
-    parser.set_defaults(run=run, out_dir=Path("diagnosis"))
+    add_output_options(parser, "diagnosis")
+    # Absent until they are stated, so that with a certificate none is passed over in silence.
+    defaults = {name: parser.get_default(name) for name in CELL_OPTIONS}
+    parser.set_defaults(**dict.fromkeys(CELL_OPTIONS))
+    parser.set_defaults(run=run, cell_defaults=defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +154,7 @@ class _Case:
     """The diverging cell: how it is run, with which items, and its certificate if it has one."""
 
     cell: ChosenCell
+    known: ServerKnowledge
     workset: WorkSet
     scorer: Scorer
     certificate: Certificate | None
@@ -148,16 +171,15 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         parallel = case.cell.settings.parallel
         if parallel < 2:
             raise UsageError(f"the cell has {parallel} slot: nothing is batched that could differ")
-        known = know_server(case.cell.server, parallel)
-        flags = case.cell.server.flags
-        unified = layout_is_unified(flags, known)
-        today = Today(flags, unified, parallel, known.known_flags)
+        today = _today(case)
         remedies = tuple(remedies_for(today, own, built_in=not args.own_only))
+        if case.certificate is not None and not _diverges(case.certificate):
+            return _nothing(args, case.certificate)
         prepare_out_dir(args.out_dir)
         check_new(args.out_dir / REPORT)
         runner = _Runner(args, case)
         certificate = case.certificate or runner.first()
-        if not (certificate.mismatch or certificate.token_divergence_ids):
+        if not _diverges(certificate):
             return _nothing(args, certificate)
         runner.choose(certificate)
         plan = DiagnosisPlan(today, remedies, args.confirm_runs, not args.keep_slots)
@@ -167,6 +189,16 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
 
         found = diagnose(plan, runner.run, out_of_time)
     return _finish(args, case, found)
+
+
+def _today(case: _Case) -> Today:
+    flags = case.cell.server.flags
+    unified = layout_is_unified(flags, case.known)
+    return Today(flags, unified, case.cell.settings.parallel, case.known.known_flags)
+
+
+def _diverges(certificate: Certificate) -> bool:
+    return bool(certificate.mismatch or certificate.token_divergence_ids)
 
 
 def _words(text: str) -> list[str]:
@@ -192,13 +224,16 @@ def _nothing(args: argparse.Namespace, certificate: Certificate) -> int:
 @contextlib.contextmanager
 def _given(args: argparse.Namespace, server_flags: Sequence[str]) -> Iterator[_Case]:
     """The cell of the command line, which has not been run yet."""
+    for name, default in args.cell_defaults.items():
+        if getattr(args, name) is None:
+            setattr(args, name, default)
     with chosen_cell(args, server_flags) as cell:
         if cell.workset is None:
             raise UsageError(
                 "--profile: certify the cell with run-live first, then give its certificate"
             )
-        scorer = load_scorer(args)
-        yield _Case(cell, prepared(cell.workset, args), scorer, None)
+        known = know_server(cell.server, cell.settings.parallel)
+        yield _Case(cell, known, prepared(cell.workset, args), load_scorer(args), None)
 
 
 @contextlib.contextmanager
@@ -206,33 +241,27 @@ def _recorded(args: argparse.Namespace, server_flags: Sequence[str]) -> Iterator
     """The cell of a certificate, whose evidence must bear it out."""
     if server_flags:
         raise UsageError("with a certificate the server's flags come from its evidence")
-    for option in ("workset", "ctx", "parallel", "canary", "model_alias", "profile", "schedule"):
-        if getattr(args, option) is not None:
-            name = option.replace("_", "-")
-            raise UsageError(f"--{name}: with a certificate the cell comes from its evidence")
-    data = read_certificate(args.certificate)
-    evidence = args.certificate.parent / evidence_name(parse_certificate(data))
-    result = verify(data, read_lines(evidence))
-    if not result.borne_out or result.derived is None:
-        raise CertificateError(str(args.certificate), result.problems or ("not borne out",))
-    header, argv = read_launch(evidence)
+    stated = [name for name in CELL_OPTIONS if getattr(args, name) is not None]
+    if stated:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in stated)
+        raise UsageError(f"{names}: with a certificate the cell comes from its evidence")
+    found = verify_file(args.certificate)
+    if not found.borne_out or found.derived is None:
+        raise CertificateError(str(args.certificate), found.problems)
+    header, argv = read_launch(args.certificate.parent / found.derived.evidence.file)
     scorer = load_scorer(args, SparkScorer() if header.scorer.name == SparkScorer.name else None)
     if describe_scorer(scorer).sha256 != header.scorer.sha256:
         raise UsageError(f"--scorer: the cell was scored by {header.scorer.name}; name it")
     record = header.workset
     with recorded_cell(args, header, argv) as cell:
-        _check_model(cell, header)
+        known = know_server(cell.server, header.cell.dispatch_n)
+        if known.model.sha256 != header.subject.model.sha256:
+            raise CertificateError(
+                "the diagnosis",
+                [f"{cell.server.model} is another model: its digest is {known.model.sha256}"],
+            )
         workset = WorkSet(record.name, record.items, record.sha256)
-        yield _Case(cell, workset, scorer, result.derived)
-
-
-def _check_model(cell: ChosenCell, header: Header) -> None:
-    known = know_server(cell.server, header.cell.dispatch_n)
-    if known.model.sha256 != header.subject.model.sha256:
-        raise CertificateError(
-            "the diagnosis",
-            [f"{cell.server.model} is another model: its digest is {known.model.sha256}"],
-        )
+        yield _Case(cell, known, workset, scorer, found.derived)
 
 
 class _Runner:

@@ -49,7 +49,7 @@ def _cells(cells: tuple[str, ...], width: int) -> str:
 
 def _row(row: Row, today: Row, width: int, style: Style) -> list[str]:
     verdict = row.verdict
-    worst = max(row.runs, key=lambda run: len(run.divergent), default=None)
+    worst = max(row.runs, key=lambda run: (len(run.divergent), run.n_ids), default=None)
     ids = "-" if worst is None else f"{len(worst.divergent)}/{worst.n_ids}"
     speed, to_today, to_serial = _speeds(row, today)
     word = "-" if verdict is None else verdict.value
@@ -102,7 +102,7 @@ def _advice(found: Diagnosis, choice: ServerChoice, style: Style) -> list[str]:
     if best is not None:
         lines.append(f"{style.verdict(Verdict.GREEN)} at N={best.parallel} with: {best.name}")
         lines.append(f"  {server_command(choice, best)}")
-        lines.append("  certify it: run-live with these flags after --")
+        lines.append(f"  certificate  {best.runs[-1].certificate}")
     else:
         lines.append(f"no setting that was tried is GREEN at N={found.today.parallel}")
     if found.by_slots:

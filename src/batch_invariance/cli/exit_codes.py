@@ -17,7 +17,7 @@ class ExitCode(IntEnum):
 
 
 EPILOG = """exit status:
-  0  a promotable GREEN (canary: GREEN; run-mock: the colour asked for)
+  0  a promotable GREEN (canary, endpoint: GREEN; run-mock: the colour asked for)
   1  no verdict: a bad file, an item that does not fit, a failed launch
   2  arguments or a guard refused; nothing was started, written or renamed
   3  a verdict that does not promote: AMBER, UNVERIFIED or RED

@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from batch_invariance.cli.cert_files import Found, VerifiedFile, find_certificates, verify_file
 from batch_invariance.cli.ci_output import (
@@ -20,6 +19,7 @@ from batch_invariance.cli.ci_output import (
     write_ci_outputs,
 )
 from batch_invariance.cli.exit_codes import ExitCode
+from batch_invariance.cli.sign_options import VERIFY_HELP, add_sign_option, sign_key
 from batch_invariance.cli.style import Style
 from batch_invariance.errors import BatchInvarianceError, FileFormatError, UsageError
 from batch_invariance.invariance_diff.cell_checks import Check, CheckedCell, Finding, Mark
@@ -34,6 +34,8 @@ from batch_invariance.invariance_diff.policy import (
     judge,
 )
 from batch_invariance.invariance_diff.policy_reading import read_policy
+from batch_invariance.invariance_diff.strict_json import parse_json
+from batch_invariance.live_invariance.bounded import read_at_most
 from batch_invariance.live_invariance.text import printable
 from batch_invariance.live_invariance.toml_text import parse_toml
 
@@ -46,6 +48,7 @@ by the end of its name. A folder is searched with all below it.
 """
 ASKED = {
     Rule.EVIDENCE: "the evidence bears the certificate out",
+    Rule.SIGNATURE: "signed with the key of --sign-key",
     Rule.REQUIRED: "there is a certificate for every required cell",
     Rule.FOREIGN: "the policy requires the cell",
     Rule.DUPLICATE: "one certificate for each cell",
@@ -73,6 +76,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("paths", type=Path, nargs="+", metavar="DIR|CERT")
     parser.add_argument("--policy", type=Path, required=True, metavar="FILE", help="what is asked")
+    add_sign_option(parser, VERIFY_HELP)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_ci_options(parser)
     parser.set_defaults(run=run)
@@ -88,12 +92,15 @@ class _Gated:
     files: tuple[VerifiedFile, ...]
     seconds: tuple[float, ...]
     judgement: Judgement
+    signed: bool
+    """Whether signatures were asked for."""
 
 
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     """Carries the verb out and returns the exit code."""
     if server_flags:
         raise UsageError("gate starts no server: nothing may follow --")
+    key = sign_key(args)
     policy = load_policy(args.policy)
     found = find_certificates(args.paths)
     targets = ci_targets(args, [args.policy, *found.certificates])
@@ -101,11 +108,12 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     files, seconds = [], []
     for path in found.certificates:
         began = time.monotonic()
-        files.append(verify_file(path))
+        files.append(verify_file(path, key=key))
         seconds.append(time.monotonic() - began)
-    candidates = [Candidate(str(f.path), f.view, f.problems) for f in files]
+    candidates = [Candidate(str(f.path), f.view, f.problems, f.signature_fault) for f in files]
     judgement = judge(policy, candidates, time.time())
-    gated = _Gated(args.policy, policy, found, tuple(files), tuple(seconds), judgement)
+    took = tuple(seconds)
+    gated = _Gated(args.policy, policy, found, tuple(files), took, judgement, key is not None)
     lines = [_head(gated), *map(str, judgement.violations)]
     write_ci_outputs(targets, _checked(gated), lines)
     code = ExitCode.PROMOTABLE if judgement.passed else ExitCode.NOT_PROMOTED
@@ -125,34 +133,28 @@ def load_policy(path: Path) -> Policy:
     if path.suffix not in (".json", ".toml"):
         raise UsageError(f"--policy {path}: its name must end in .json or .toml")
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_POLICY_BYTES + 1)
+        data = read_at_most(path, MAX_POLICY_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"--policy {path}: {error.strerror}") from error
-    what = f"policy {path}"
-    if len(data) > MAX_POLICY_BYTES:
-        raise FileFormatError(what, [f"is larger than {MAX_POLICY_BYTES >> 20} MiB"])
+    if data is None:
+        raise FileFormatError(f"policy {path}", [f"is larger than {MAX_POLICY_BYTES >> 20} MiB"])
+    return parse_policy(data, path.suffix == ".toml", f"policy {path}")
+
+
+def parse_policy(data: bytes, is_toml: bool, what: str) -> Policy:
+    """The policy in the bytes of a file that `what` names. Raises FileFormatError with every fault
+    of its content."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise FileFormatError(what, [f"is not UTF-8: byte {error.start}"]) from None
-    value = parse_toml(text, what) if path.suffix == ".toml" else _parse_json(text, what)
-    return read_policy(value, what)
+    return read_policy(parse_toml(text, what) if is_toml else _parse_json(text, what), what)
 
 
 def _parse_json(text: str, what: str) -> dict[str, object]:
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        result = dict(pairs)
-        if len(result) != len(pairs):
-            raise ValueError("an object has a key twice")
-        return result
-
-    def no_constant(name: str) -> NoReturn:
-        raise ValueError(f"{name} is not JSON")
-
     try:
-        value = json.loads(text, object_pairs_hook=once, parse_constant=no_constant)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(text)
+    except ValueError as error:
         raise FileFormatError(what, [f"is not JSON: {error}"[:200]]) from None
     if not isinstance(value, dict):
         raise FileFormatError(what, ["is not a JSON object"])
@@ -169,23 +171,19 @@ def _head(gated: _Gated) -> str:
 
 def _text(gated: _Gated, style: Style) -> list[str]:
     good = gated.judgement.passed
-    head = _one_line(_head(gated))
+    head = printable(_head(gated))
     word, _, rest = head.partition("  ")
     lines = [f"{style.verdict(Verdict.GREEN if good else Verdict.RED, word)}  {rest}"]
-    lines += [f"  - {_one_line(str(violation))}" for violation in gated.judgement.violations]
+    lines += [f"  - {printable(str(violation))}" for violation in gated.judgement.violations]
     for file in gated.files:
         view = file.view
         if view is None or gated.judgement.of(str(file.path)):
             continue
         note = gated.judgement.accepted.get(str(file.path))
         said = f"{view.cell}, {note}" if note else str(view.cell)
-        lines.append(f"  {style.verdict(view.verdict)}  {_one_line(said)}")
-    lines += [f"  left out, no certificate: {_one_line(str(p))}" for p in gated.found.left_out]
+        lines.append(f"  {style.verdict(view.verdict)}  {printable(said)}")
+    lines += [f"  left out, no certificate: {printable(str(p))}" for p in gated.found.left_out]
     return lines
-
-
-def _one_line(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
 
 
 def _as_json(gated: _Gated, code: ExitCode) -> dict[str, object]:
@@ -223,7 +221,7 @@ def _checked(gated: _Gated) -> list[CheckedCell]:
         note = gated.judgement.accepted.get(name)
         further: tuple[Check, ...] = ()
         if file.borne_out:
-            further = _rule_checks(gated.policy, gated.judgement.of(name))
+            further = _rule_checks(gated, gated.judgement.of(name))
         cells.append(checked_cell(file, seconds, None if note is None else str(note), further))
     return cells
 
@@ -238,12 +236,13 @@ def _policy_suite(gated: _Gated) -> CheckedCell:
     return CheckedCell(f"policy {path.name}", str(path), uri_of(path), checks)
 
 
-def _rule_checks(policy: Policy, violations: Sequence[Violation]) -> tuple[Check, ...]:
+def _rule_checks(gated: _Gated, violations: Sequence[Violation]) -> tuple[Check, ...]:
     by_rule = {violation.rule: violation for violation in violations}
-    rules = asked_rules(policy)
+    rules = asked_rules(gated.policy, gated.signed)
     if Rule.FOREIGN in by_rule:
-        # Nothing else was asked of it, and nothing else may show as fulfilled.
-        rules = (Rule.FOREIGN, Rule.DUPLICATE)
+        # No more than this was asked of it, and nothing else may show as fulfilled.
+        asked = (Rule.FOREIGN, Rule.DUPLICATE, Rule.SIGNATURE)
+        rules = tuple(rule for rule in rules if rule in asked)
     return tuple(_rule_check(rule, by_rule.get(rule)) for rule in rules)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import errno
 import io
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -12,29 +15,38 @@ from batch_invariance import __version__
 from batch_invariance.cli import (
     attest,
     canary,
+    certify_endpoint,
     diagnose,
     gate,
+    list_certs,
     minimise,
     plan_n,
     probe,
     profiles,
+    report,
     resume,
     run_live,
     run_mock,
     schedule,
+    show,
     verify_cert,
     workset,
 )
 from batch_invariance.cli.exit_codes import EPILOG
-from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.cli.style import Speaker
+from batch_invariance.errors import BatchInvarianceError, ServerError
 from batch_invariance.live_invariance.interrupts import interruptible
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import printable, printable_lines
 
 VERBS = (
     run_live,
+    certify_endpoint,
     run_mock,
     resume,
     verify_cert,
+    show,
+    list_certs,
+    report,
     gate,
     attest,
     plan_n,
@@ -75,15 +87,24 @@ def main(argv: Sequence[str]) -> int:
     try:
         with interruptible():
             code: int = args.run(args, words[cut + 1 :])
+            sys.stdout.flush()
             return code
     except BatchInvarianceError as error:
-        text = printable(str(error))
-        print(f"batch-invariance: {text}", file=sys.stderr)
+        # Only the end of a server's log has lines of its own.
+        show = printable_lines if isinstance(error, ServerError) else printable
+        text = show(str(error))
+        Speaker(sys.stderr).say(f"batch-invariance: {text}\n")
         if args.json:
-            print(json.dumps({"error": str(error), "exit_code": error.exit_code}))
+            report = {"error": str(error), "exit_code": error.exit_code}
+            Speaker(sys.stdout).say(json.dumps(report) + "\n")
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output has gone; there is nobody left to tell.
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            raise
+        # The pipe or the terminal of our output has gone; there is nobody left to tell. What is
+        # still buffered goes nowhere, or the interpreter's own end would fail at it.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.stderr.close()
         return 1
 

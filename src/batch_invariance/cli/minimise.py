@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batch_invariance.cli.cell_options import ChosenCell, add_safety_options, guarded_launcher
-from batch_invariance.cli.cert_files import derived_certificate
+from batch_invariance.cli.cert_files import verify_file
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.minimise_text import (
     SearchProgress,
@@ -23,7 +23,7 @@ from batch_invariance.cli.minimise_text import (
 from batch_invariance.cli.recorded_cell import read_launch, recorded_cell, recorded_scorer
 from batch_invariance.cli.run_options import add_scorer_options, positive
 from batch_invariance.cli.style import Style
-from batch_invariance.errors import EvidenceError, UsageError
+from batch_invariance.errors import CertificateError, EvidenceError, UsageError
 from batch_invariance.invariance_diff.case import (
     SCHEMA,
     Case,
@@ -42,6 +42,7 @@ from batch_invariance.invariance_diff.case_origin import (
 from batch_invariance.invariance_diff.case_removal import removed
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.evidence import EvidenceReader
+from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.case_bench import BenchSettings, CaseBench
 from batch_invariance.live_invariance.case_folder import check_no_folder, write_case
@@ -187,7 +188,16 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
 
 
 def _task(args: argparse.Namespace) -> _Task:
-    certificate, evidence = derived_certificate(args.certificate, args.evidence)
+    found = verify_file(args.certificate, args.evidence)
+    if not found.borne_out or found.derived is None:
+        raise CertificateError(str(args.certificate), found.problems)
+    certificate = found.derived
+    if certificate.source is Source.ENDPOINT:
+        raise UsageError(
+            f"{args.certificate.name} is of an endpoint: minimise launches servers with fewer "
+            "slots, and an endpoint's server is not ours; certify its model with run-live"
+        )
+    evidence = args.evidence or args.certificate.parent / certificate.evidence.file
     kind = None if args.kind is None else DivergenceKind(args.kind)
     item = choose(find_starts(EvidenceReader(read_lines(evidence)), kind), args.item)
     header, argv = read_launch(evidence)

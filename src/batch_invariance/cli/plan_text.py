@@ -15,6 +15,10 @@ from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowled
 from batch_invariance.live_invariance.produce import evidence_bytes
 from batch_invariance.live_invariance.text import printable
 
+UNKNOWN_MEMORY = (
+    "this system does not say how much is free, so that --max-footprint-gb alone guards it"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PlanView:
@@ -48,7 +52,7 @@ def plan_text(view: PlanView) -> str:
         f"cell       {printable(cell.model)}, ctx {cell.ctx}, N={cell.dispatch_n}, "
         f"source {header.source.value}",
         f"model      {printable(model.file)}: {model.architecture} {model.file_type}{experts}, "
-        f"sha256 {model.sha256[:16]}... ({model.sha256_from})",
+        f"sha256 {(model.sha256 or 'unknown')[:16]}... ({model.sha256_from})",
         f"server     {choice.server_bin}: {printable(known.version or 'version unknown')}",
         f"work-set   {printable(header.workset.name)}: {len(header.workset.items)} items, "
         f"sha256 {header.workset.sha256[:16]}...",
@@ -65,7 +69,7 @@ def plan_text(view: PlanView) -> str:
         f"memory     {format_bytes(footprint.total_bytes)} projected: weights "
         f"{format_bytes(footprint.weights_bytes)}, KV {format_bytes(footprint.kv_bytes)}, "
         f"overhead {format_bytes(footprint.overhead_bytes)}; "
-        + (f"{format_bytes(free)} available" if free is not None else "available: unknown here"),
+        + (f"{format_bytes(free)} available" if free is not None else UNKNOWN_MEMORY),
         f"disk       at most {format_bytes(evidence_bytes(header))} of evidence",
         "launches   (port 0 and KEYFILE are chosen at the launch)",
     ]
@@ -95,6 +99,7 @@ def plan_as_json(view: PlanView) -> dict[str, object]:
             "overhead_bytes": known.footprint.overhead_bytes,
             "total_bytes": known.footprint.total_bytes,
         },
+        "memory_available_bytes": memory_available(),
         "evidence_bytes": evidence_bytes(header),
         "origins": to_json(view.origins),
         "notes": list(view.notes),

@@ -7,7 +7,6 @@ import contextlib
 import json
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +34,7 @@ from batch_invariance.live_invariance.prepare import (
     know_server,
 )
 from batch_invariance.live_invariance.probe import ProbeRequest, run_probe
+from batch_invariance.live_invariance.store import temporary_folder
 
 MAX_PROMPT_BYTES = 64 << 20
 MAX_COUNT = 100_000
@@ -185,7 +185,7 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
     if args.model is not None:
         raise UsageError("--canary makes its own model: leave --model out")
     spec = ToySpec.parse(args.canary or canary.DEFAULT_SPEC)
-    folder = Path(tempfile.mkdtemp(prefix="batch-invariance-probe-"))
+    folder = temporary_folder("probe-")
     try:
         model = canary.write_canary(spec, folder)
         own = canary.canary_flags(flags, spec)

@@ -6,7 +6,7 @@ import time
 from typing import TextIO
 
 from batch_invariance.cli.progress import REDRAW_S, duration
-from batch_invariance.cli.style import Style
+from batch_invariance.cli.style import Speaker, Style
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.invariance_diff.model import Arm, Failure, Trial, Verdict
@@ -43,7 +43,7 @@ class ProbeProgress:
     """A `ProbeObserver` that prints: a line that moves on a terminal, a line per part elsewhere."""
 
     def __init__(self, request: ProbeRequest, stream: TextIO, quiet: bool) -> None:
-        self._stream = stream
+        self._speaker = Speaker(stream)
         self._style = Style(stream)
         self._quiet = quiet
         self._moving = stream.isatty() and not quiet
@@ -78,8 +78,7 @@ class ProbeProgress:
     def close(self) -> None:
         """Clears the moving line."""
         if self._moving:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._speaker.say("\r\x1b[K")
 
     def _line(self) -> str:
         done = self._total - self._left[True] - self._left[False]
@@ -100,13 +99,11 @@ class ProbeProgress:
         if not self._moving or (not force and now - self._drawn < REDRAW_S):
             return
         self._drawn = now
-        self._stream.write(f"\r\x1b[K{self._style.dim(self._line())}")
-        self._stream.flush()
+        self._speaker.say(f"\r\x1b[K{self._style.dim(self._line())}")
 
     def _print(self, text: str) -> None:
         self.close()
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        self._speaker.say(text + "\n")
 
 
 def render_probe(end: ProbeEnd, choice: ServerChoice, style: Style) -> str:
@@ -177,7 +174,7 @@ def _token(token: int | None) -> str:
 
 
 def _visible(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
+    return printable(text)
 
 
 def _overlap(overlap: ProbeOverlap) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection
 from typing import TextIO
 
-from batch_invariance.cli.style import Style
+from batch_invariance.cli.style import Speaker, Style
 from batch_invariance.invariance_diff.facts import SERIAL_ARMS
 from batch_invariance.invariance_diff.model import Arm, Failure, Trial
 from batch_invariance.invariance_diff.plan import request_count
@@ -21,7 +21,7 @@ class Progress:
     """A `RunObserver` that prints. `verbosity`: 0 nothing but trouble, 1 stages, 2 every trial."""
 
     def __init__(self, header: Header, stream: TextIO, verbosity: int = 1) -> None:
-        self._stream = stream
+        self._speaker = Speaker(stream)
         self._style = Style(stream)
         self._verbosity = verbosity
         self._moving = stream.isatty() and verbosity == 1
@@ -90,8 +90,7 @@ class Progress:
     def close(self) -> None:
         """Clears the moving line."""
         if self._moving:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()
+            self._speaker.say("\r\x1b[K")
 
     def _estimate(self) -> str:
         seconds = 0.0
@@ -111,13 +110,11 @@ class Progress:
         text = f"[{self._done}/{self._total}] {self._stage}{self._estimate()}"
         if self._divergent:
             text += f", {self._divergent} diverged"
-        self._stream.write(f"\r\x1b[K{self._style.dim(text)}")
-        self._stream.flush()
+        self._speaker.say(f"\r\x1b[K{self._style.dim(text)}")
 
     def _print(self, text: str) -> None:
         self.close()
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        self._speaker.say(text + "\n")
 
 
 def duration(seconds: float) -> str:

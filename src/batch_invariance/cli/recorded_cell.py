@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from batch_invariance.live_invariance.prepare import (
     ServerChoice,
     find_server,
 )
+from batch_invariance.live_invariance.store import temporary_folder
 from batch_invariance.profiles.spark.scorer import SparkScorer
 from batch_invariance.scorer_api import Scorer, describe_scorer, resolve_scorer
 from batch_invariance.scorers import SHIPPED
@@ -68,7 +68,7 @@ def recorded_cell(
             spec = canary.spec_of(header.subject.model.file)
             if spec is None:
                 raise UsageError(f"no canary is called {header.subject.model.file}")
-            folder = Path(tempfile.mkdtemp(prefix="batch-invariance-canary-"))
+            folder = temporary_folder("canary-")
             model = canary.write_canary(spec, folder)
         elif args.model is not None:
             model = args.model

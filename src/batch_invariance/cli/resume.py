@@ -19,6 +19,7 @@ from batch_invariance.cli.ci_output import (
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.recorded_cell import recorded_cell
 from batch_invariance.cli.run_options import add_scorer_options, conduct_from, load_scorer, positive
+from batch_invariance.cli.sign_options import SIGN_HELP, add_sign_option, sign_key
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import EvidenceError, UsageError
@@ -61,6 +62,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.add_argument("-v", "--verbose", action="store_true", help="a line for every trial")
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress, only trouble")
+    add_sign_option(parser, SIGN_HELP)
     add_ci_options(parser)
     parser.set_defaults(run=run)
 
@@ -70,6 +72,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if server_flags:
         raise UsageError("resume takes the server's flags from the evidence: nothing follows --")
     targets = ci_targets(args, [args.evidence])
+    key = sign_key(args)
     interruption = read_interrupted(args.evidence)
     _check_place(args.evidence, interruption)
     header = interruption.header
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         conduct, progress = conduct_from(args, header)
         progress.skip(interruption.earlier.done)
         try:
-            produced = resume(interruption, launcher, scorer, args.evidence.parent, conduct)
+            produced = resume(interruption, launcher, scorer, args.evidence.parent, conduct, key)
         finally:
             progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])

@@ -15,6 +15,7 @@ from batch_invariance.cli.cell_options import (
     add_server_options,
     chosen_cell,
     guarded_launcher,
+    launch_limits,
 )
 from batch_invariance.cli.ci_output import (
     add_ci_options,
@@ -31,6 +32,7 @@ from batch_invariance.cli.run_options import (
     load_scorer,
     prepared,
 )
+from batch_invariance.cli.sign_options import SIGN_HELP, add_sign_option, sign_key
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import UsageError
@@ -82,6 +84,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add_safety_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the plan and start nothing")
     add_output_options(parser)
+    add_sign_option(parser, SIGN_HELP)
     add_ci_options(parser)
     parser.set_defaults(run=run)
 
@@ -89,6 +92,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     """Carries the verb out and returns the exit code."""
     targets = ci_targets(args)
+    key = sign_key(args)
     with chosen_cell(args, server_flags) as cell:
         if args.cert_source not in (None, cell.source.value):
             raise UsageError(
@@ -107,7 +111,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         began = time.monotonic()
         conduct, progress = conduct_from(args, header)
         try:
-            produced = produce(header, launcher, scorer, args.out_dir, conduct)
+            produced = produce(header, launcher, scorer, args.out_dir, conduct, key)
         finally:
             progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])
@@ -121,7 +125,8 @@ def _workset(args: argparse.Namespace, cell: ChosenCell, known: ServerKnowledge)
     assert cell.spark is not None
     say = _silent if args.quiet else _aside
     say("profile spark: fitting prompts with the server's tokenizer")
-    with token_counter(cell.server, known, args.ready_timeout) as count:
+    limits = launch_limits(args)
+    with token_counter(cell.server, known, args.ready_timeout, limits) as count:
         made = generate(cell.spark, count)
     floors = [entry.item_id for entry in made.calibration if entry.floor]
     say(f"profile spark: {len(made.workset.items)} items, each within 3 % of its length")

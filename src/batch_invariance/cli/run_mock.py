@@ -25,6 +25,7 @@ from batch_invariance.cli.run_options import (
     prepared,
     settings_from,
 )
+from batch_invariance.cli.sign_options import SIGN_HELP, add_sign_option, sign_key
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import UsageError
@@ -77,6 +78,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_cell_options(parser, max_tokens=24)
     add_output_options(parser)
+    add_sign_option(parser, SIGN_HELP)
     add_ci_options(parser)
     parser.set_defaults(run=run)
 
@@ -89,6 +91,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         raise UsageError(f"--cert-source {args.cert_source}: this run's source is mock")
     validate_ctx(args.ctx)
     targets = ci_targets(args)
+    key = sign_key(args)
     settings = settings_from(args, args.parallel)
     kind = BatchDivergence(args.batch_divergence)
     behaviour = MockBehaviour(kind, divergence_fraction=args.divergence_fraction)
@@ -104,7 +107,8 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     began = time.monotonic()
     conduct, progress = conduct_from(args, header)
     try:
-        produced = produce(header, MockLauncher(args.ctx, behaviour), scorer, args.out_dir, conduct)
+        launcher = MockLauncher(args.ctx, behaviour)
+        produced = produce(header, launcher, scorer, args.out_dir, conduct, key)
     finally:
         progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])

@@ -14,13 +14,13 @@ from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule_file import parse_schedule
 from batch_invariance.invariance_diff.workset import WorkSet, parse_workset
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.prepare import ListedSchedule, RunSettings, check_settings
 from batch_invariance.live_invariance.produce import Conduct
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.scorer_api import ExactMatch, Scorer, resolve_scorer
 from batch_invariance.scorers import SHIPPED
 
-MAX_INPUT_BYTES = 1 << 30
 MOST = 1e9
 DEFAULT_PASSES = 8
 
@@ -84,11 +84,11 @@ def add_scorer_options(group: argparse._ActionsContainer) -> None:
     )
 
 
-def add_output_options(parser: argparse.ArgumentParser) -> None:
-    """Where results go and how much is said."""
+def add_output_options(parser: argparse.ArgumentParser, out_dir: str = "certs") -> None:
+    """Where results go, by default the folder `out_dir`, and how much is said."""
     group = parser.add_argument_group("output")
     group.add_argument(
-        "--out-dir", type=Path, default=Path("certs"), metavar="DIR", help="(./certs)"
+        "--out-dir", type=Path, default=Path(out_dir), metavar="DIR", help=f"(./{out_dir})"
     )
     group.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     group.add_argument("-v", "--verbose", action="store_true", help="a line for every trial")
@@ -164,11 +164,12 @@ def load_schedule(path: Path) -> ListedSchedule:
 def read_input(path: Path, option: str) -> bytes:
     """The bytes of a file named by `option`. Raises UsageError where it is unreadable or absurd."""
     try:
-        if path.stat().st_size > MAX_INPUT_BYTES:
-            raise UsageError(f"{option} {path}: larger than {MAX_INPUT_BYTES >> 20} MiB")
-        return path.read_bytes()
+        data = read_at_most(path, MAX_INPUT_BYTES)
     except OSError as error:
         raise UsageError(f"{option} {path}: {error.strerror}; check the path") from error
+    if data is None:
+        raise UsageError(f"{option} {path}: larger than {MAX_INPUT_BYTES >> 20} MiB")
+    return data
 
 
 def load_scorer(args: argparse.Namespace, default: Scorer | None = None) -> Scorer:

@@ -1,4 +1,4 @@
-"""Colour on a terminal, plain text elsewhere."""
+"""Colour on a terminal, plain text elsewhere; and words to somebody who may have gone."""
 
 from __future__ import annotations
 
@@ -35,3 +35,24 @@ class Style:
 
     def _paint(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self.colour else text
+
+
+class Speaker:
+    """Says things on a stream; falls silent, without an error, once that has gone.
+
+    A closed terminal or pipe is no reason to end a run.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._gone = False
+
+    def say(self, text: str) -> None:
+        """Writes `text` as it is, at once."""
+        if self._gone:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._gone = True

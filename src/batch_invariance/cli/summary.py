@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from batch_invariance.cli.endpoint_text import endpoint_lines
 from batch_invariance.cli.style import Style
 from batch_invariance.cli.texts import first_divergence, log_tail, side_by_side
 from batch_invariance.invariance_diff.cell_checks import MEANING
@@ -20,6 +21,10 @@ NOT_SAID = {
         "machine. It says nothing about any real model."
     ),
     Source.MOCK: "A mock run shows how the tool works. It says nothing about any server.",
+    Source.ENDPOINT: (
+        "It holds for this endpoint as it was found and as long as it runs, for this work-set and "
+        "this schedule. Its weights, flags and machine are not known: it never stands for a cell."
+    ),
 }
 MAX_REASONS = 8
 
@@ -30,6 +35,7 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
     lines = [_head(cert, style), *_reasons(cert, style), *_death(produced)]
     lines += _contamination(cert, style)
     lines += _divergence(produced, style)
+    lines += endpoint_lines(cert, style)
     lines += [*_impact(cert), _bound(cert), *_space(cert), *_closeness(cert), *_throughput(cert)]
     if cert.source in NOT_SAID:
         lines.append(NOT_SAID[cert.source])
@@ -39,10 +45,12 @@ def render(produced: Produced, style: Style, next_command: str) -> str:
             "this schedule, these server lifetimes."
         )
     lines += [
-        f"certificate  {produced.paths.certificate}",
-        f"evidence     {produced.paths.evidence}",
-        f"next         {next_command}",
+        f"certificate  {printable(str(produced.paths.certificate))}",
+        f"evidence     {printable(str(produced.paths.evidence))}",
     ]
+    if produced.signature is not None:
+        lines.append(f"signature    {printable(str(produced.signature))}")
+    lines.append(f"next         {next_command}")
     return "\n".join(lines) + "\n"
 
 
@@ -104,7 +112,7 @@ def _token(token: int | None) -> str:
 
 
 def _visible(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
+    return printable(text)
 
 
 def _bound(cert: Certificate) -> str:
@@ -165,7 +173,8 @@ def _space(cert: Certificate) -> list[str]:
     s = cert.schedule_space
     sizes = s.ids_at_batch_size
     if sizes is None or s.n_pairs is None:
-        return [f"batches: by {cert.overlap.witness}; {printable(cert.overlap.log_fault or '')}"]
+        why = "" if cert.endpoint is not None else cert.overlap.log_fault or ""
+        return [f"batches: by {cert.overlap.witness}" + (f"; {printable(why)}" if why else "")]
     seen = ", ".join(f"{n} at {size}" for size, n in sizes.items() if n)
     missed = [str(b.tokens) for b in s.boundaries if not b.crossed]
     text = (
@@ -216,6 +225,7 @@ def as_json(produced: Produced, exit_code: int) -> dict[str, object]:
         "first_divergent_id": None if entry is None else entry.id,
         "certificate": _path(produced.paths.certificate),
         "evidence": _path(produced.paths.evidence),
+        "signature": None if produced.signature is None else _path(produced.signature),
         "exit_code": exit_code,
     }
 

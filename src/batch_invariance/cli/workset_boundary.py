@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_invariance.cli.cell_options import add_safety_options, launch_limits
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.run_options import positive
 from batch_invariance.cli.workset_import import workset_bytes
@@ -25,7 +26,6 @@ from batch_invariance.invariance_diff.model import Item
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.workset import named_workset
 from batch_invariance.live_invariance.flags import UserFlags
-from batch_invariance.live_invariance.host import MEMORY_FLOOR_BYTES, check_memory
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
@@ -95,12 +95,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--request-timeout", type=positive, default=600.0, metavar="S", help="per request (600)"
     )
-    parser.add_argument(
-        "--ready-timeout", type=positive, default=600.0, metavar="S", help="per launch (600)"
-    )
-    parser.add_argument(
-        "--no-memory-guard", action="store_true", help="do not look at the free memory"
-    )
+    add_safety_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.set_defaults(run=run)
 
@@ -112,9 +107,9 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     check_new(args.output)
     choice = ServerChoice(find_server(args.server_bin), args.model, args.ctx, flags)
     known = know_server(choice, args.parallel)
+    limits = launch_limits(args)
     if args.near_tie:
-        need = known.footprint.total_bytes
-        check_memory(need, MEMORY_FLOOR_BYTES, None, not args.no_memory_guard)
+        limits.check(known.footprint.total_bytes)
     spec = BoundarySpec(
         ctx=args.ctx,
         max_tokens=args.max_tokens,
@@ -124,7 +119,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         seed=args.seed,
         slot_ends=not flags.kv_unified,
     )
-    with token_counter(choice, known, args.ready_timeout) as count:
+    with token_counter(choice, known, args.ready_timeout, limits) as count:
         prompts = boundary_workset(spec, count)
     if not prompts.placed:
         raise WorkSetError("boundary work-set", prompts.left_out)
@@ -166,7 +161,7 @@ def _near_ties(
     """
     asked = [one.item for one in prompts.placed]
     found: list[_NearTie] = []
-    with serving(choice, known, args.ready_timeout) as server:
+    with serving(choice, known, args.ready_timeout, launch_limits(args)) as server:
         print(f"asking {len(asked)} prompts serially", file=sys.stderr)
         ties = []
         for index, exchange in enumerate(ask_each(server, asked, sampling, args.request_timeout)):

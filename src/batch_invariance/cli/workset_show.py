@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from batch_invariance.cli.cell_options import add_launch_options
 from batch_invariance.cli.exit_codes import ExitCode
-from batch_invariance.cli.run_options import positive, read_input
+from batch_invariance.cli.run_options import read_input
 from batch_invariance.cli.style import Style
 from batch_invariance.errors import ServerError, UsageError
 from batch_invariance.invariance_diff.model import Item
@@ -25,6 +26,7 @@ from batch_invariance.invariance_diff.workset_profile import (
     profile_workset,
 )
 from batch_invariance.live_invariance.flags import UserFlags
+from batch_invariance.live_invariance.host import LaunchLimits
 from batch_invariance.live_invariance.launch import validate_ctx
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
@@ -65,9 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--max-tokens", type=int, default=64, metavar="K", help="generated tokens per item (64)"
     )
-    parser.add_argument(
-        "--ready-timeout", type=positive, default=600.0, metavar="S", help="for the server (600)"
-    )
+    add_launch_options(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     parser.set_defaults(run=run)
 
@@ -112,8 +112,9 @@ def _server(args: argparse.Namespace, flags: UserFlags) -> ServerChoice | None:
 
 def _count(choice: ServerChoice, items: Sequence[Item], args: argparse.Namespace) -> list[int]:
     known = know_server(choice, args.parallel)
+    limits = LaunchLimits(frozenset(args.reserved_port))
     counts = []
-    with token_counter(choice, known, args.ready_timeout) as count:
+    with token_counter(choice, known, args.ready_timeout, limits) as count:
         for item in items:
             try:
                 counts.append(count(item.messages))

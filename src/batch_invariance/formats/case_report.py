@@ -139,20 +139,20 @@ def _prompts(case: Case) -> Iterator[str]:
 def _subject(case: Case) -> Iterator[str]:
     model, ran = case.subject.model, case.ran
     version = (case.subject.server_version or "unknown").splitlines()
-    rows = [
+    rows: list[tuple[str, str]] = [
         ("server", version[0]),
         ("built", version[1] if len(version) > 1 else "unknown"),
         ("executable sha256", ran.executable_sha256 or case.subject.server_sha256 or "unknown"),
         ("flags", shlex.join(ran.words)),
         ("model", f"{model.file}, {model.file_type or 'unknown type'}, {model.size} bytes"),
-        ("model sha256", model.sha256),
+        ("model sha256", model.sha256 or "unknown"),
         ("context per slot", str(case.cell.ctx)),
         ("slots", str(case.shape.lanes)),
         ("KV cache", f"{case.cell.kv_type_k}/{case.cell.kv_type_v}"),
         ("machine", f"{case.observer.system}, {case.observer.machine}"),
         ("processor", f"{case.observer.processor or 'unknown'}, {case.observer.cpu_count} usable"),
         *(("environment", f"{name}={value}") for name, value in case.cell.environment.items()),
-        *((f"library {name}", digest) for name, digest in ran.libraries.items()),
+        *((f"library {name}", digest or "unknown") for name, digest in ran.libraries.items()),
     ]
     yield "## Environment"
     yield ""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from batch_invariance.errors import FileFormatError
+from batch_invariance.invariance_diff.strict_json import parse_json
 
 HMAC_KEY_ID = "hmac-sha256"
 """A hint, as all key ids are: it says how the signature was made and nothing about the key."""
@@ -88,8 +89,8 @@ def parse_envelope(data: bytes) -> Envelope:
     Raises FileFormatError for anything else.
     """
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(data)
+    except ValueError as error:
         raise FileFormatError("envelope", [f"is not JSON: {error}"[:200]]) from None
     if not isinstance(value, dict):
         raise FileFormatError("envelope", ["is not a JSON object"])

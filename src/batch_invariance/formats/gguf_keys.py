@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from batch_invariance.errors import GgufError
-from batch_invariance.formats.gguf_stream import Array, Cursor
+from batch_invariance.formats.gguf_stream import MAX_SHOWN, Array, Cursor
 
 MAX_KEYS: Final = 1 << 16
 MAX_NUMBER: Final = (1 << 32) - 1
@@ -26,11 +26,12 @@ def read_keys(cursor: Cursor, count: int) -> dict[str, object]:
     kept = 0
     for index in range(count):
         name = cursor.text(f"the name of key {index}")
+        what = f"key {name[:MAX_SHOWN]!r}"
         if name in keys:
-            cursor.fail(f"key {name!r} stands twice")
-        kind = cursor.value_type(f"key {name!r}")
+            cursor.fail(f"{what} stands twice")
+        kind = cursor.value_type(what)
         start = cursor.position
-        value = cursor.value(kind, f"key {name!r}")
+        value = cursor.value(kind, what)
         keys[name] = value
         skipped = value is None or (isinstance(value, Array) and not value.numbers)
         kept += len(name) + (0 if skipped else cursor.position - start)
@@ -50,14 +51,16 @@ class Keys:
         """A string; None where it is absent or too long to be kept."""
         value = self._values.get(key)
         if value is not None and not isinstance(value, str):
-            raise GgufError(self._what, [f"{key} is not a string"])
+            raise GgufError(self._what, [f"{_shown(key)} is not a string"])
         return value
 
     def number(self, key: str, default: int | None = None, most: int = MAX_NUMBER) -> int:
         """A number from 0 to `most`. Without a default the key must be there."""
         value = self._values.get(key, default)
         if value is None:
-            raise GgufError(self._what, [f"key {key} is missing; this is no language model"])
+            raise GgufError(
+                self._what, [f"key {_shown(key)} is missing; this is no language model"]
+            )
         return self._checked(key, value, most)
 
     def per_block(self, key: str, blocks: int, default: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -100,14 +103,23 @@ class Keys:
 
     def _per_block(self, key: str, value: Array, blocks: int) -> tuple[int, ...]:
         if len(value.numbers) < blocks:
-            raise GgufError(self._what, [f"{key} has {value.count} entries for {blocks} blocks"])
+            raise GgufError(
+                self._what, [f"{_shown(key)} has {value.count} entries for {blocks} blocks"]
+            )
         return tuple(self._checked(key, number) for number in value.numbers[:blocks])
 
     def _checked(self, key: str, value: object, most: int = MAX_NUMBER) -> int:
         if not isinstance(value, int) or not 0 <= value <= most:
-            shown = f"{value!r:.40}" if isinstance(value, (int, float, str)) else "a list"
-            raise GgufError(self._what, [f"{key} is {shown}, not a number from 0 to {most}"])
+            given = f"{value!r:.40}" if isinstance(value, (int, float, str)) else "a list"
+            raise GgufError(
+                self._what, [f"{_shown(key)} is {given}, not a number from 0 to {most}"]
+            )
         return int(value)
+
+
+def _shown(key: str) -> str:
+    """A key as an error quotes it; the name of the architecture, which begins it, is the file's."""
+    return key if key.isprintable() and len(key) <= MAX_SHOWN else repr(key[:MAX_SHOWN])
 
 
 def every_nth_full(period: int, blocks: int) -> tuple[bool, ...]:

@@ -21,6 +21,8 @@ MAX_HEADER_BYTES: Final = 1 << 28
 """Most that is ever read of a file: many times what the largest vocabularies take."""
 MAX_ARRAY_DEPTH: Final = 4
 MAX_KEPT_ELEMENTS: Final = 4096
+MAX_SHOWN: Final = 80
+"""Characters of a name in an error."""
 
 
 class BinarySource(Protocol):

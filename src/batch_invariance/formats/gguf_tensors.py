@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from batch_invariance.formats.ggml import GGML_TYPES, GgmlType
-from batch_invariance.formats.gguf_stream import Cursor
+from batch_invariance.formats.gguf_stream import MAX_SHOWN, Cursor
 
 MAX_TENSORS: Final = 1 << 20
 MAX_DIMS: Final = 4
@@ -39,7 +39,7 @@ def read_tensors(cursor: Cursor, count: int, alignment: int) -> TensorTable:
     total = last = 0
     for index in range(count):
         name = cursor.text(f"the name of tensor {index}")
-        of = f"tensor {name!r}"
+        of = f"tensor {name[:MAX_SHOWN]!r}"
         rank = cursor.u32(of)
         if rank > MAX_DIMS:
             cursor.fail(f"{of} has {rank} dimensions, more than {MAX_DIMS}")

@@ -18,6 +18,7 @@ from typing import Any
 from batch_invariance.errors import BatchInvarianceError, FileFormatError
 from batch_invariance.invariance_diff.cert_reading import CertView
 from batch_invariance.invariance_diff.model import Outcome, Verdict
+from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verdict import colour_of
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -231,13 +232,13 @@ class StatementView:
 def parse_statement(data: bytes) -> StatementView:
     """Reads a statement of ours. Raises FileFormatError for anything else."""
     try:
-        value = json.loads(data)
+        value = parse_json(data)
         rows = value["subject"]
         found = tuple(Artifact(str(row["name"]), str(row["digest"]["sha256"])) for row in rows)
         kind, predicate = value["predicateType"], value["predicate"]
         said = predicate.get("result")
         right = value["_type"] == STATEMENT_TYPE and kind in (TEST_RESULT_TYPE, VERDICT_TYPE)
-    except (ValueError, RecursionError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         right = False
     if not right or not found:
         raise FileFormatError("statement", ["is not an in-toto Statement v1 of this tool"])

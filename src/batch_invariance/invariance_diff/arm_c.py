@@ -12,7 +12,11 @@ from batch_invariance.invariance_diff.donors import DonorSearch
 from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.model import Completion, Trial
 from batch_invariance.invariance_diff.overlap import is_co_batched
-from batch_invariance.invariance_diff.proof import DECODE_COUNT, DECODE_LOG
+from batch_invariance.invariance_diff.proof import (
+    DECODE_COUNT,
+    DECODE_LOG,
+    SCHEDULER_GAUGE,
+)
 from batch_invariance.invariance_diff.tracker import Member, PassTracker
 
 
@@ -84,7 +88,8 @@ class ArmC:
         item = self._facts.items[member.sent.item]
         if member.shared > item.shared:
             item.shared, item.own = member.shared, member.own
-            item.witness = DECODE_COUNT if member.tally is None else DECODE_LOG
+            counted = SCHEDULER_GAUGE if member.by_gauge else DECODE_COUNT
+            item.witness = counted if member.tally is None else DECODE_LOG
         if diff is None or not is_co_batched(member.own, member.shared):
             return
         item.n_co_batched += 1

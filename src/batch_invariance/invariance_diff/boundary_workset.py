@@ -222,8 +222,9 @@ def ties_of(item: int, response: bytes) -> list[Tie]:
             text = before.decode("utf-8", "ignore")
             if text.encode("utf-8") == before:
                 found.append(Tie(item, position, text, margin, pair))
-            before += bytes(row["bytes"])
-        except (KeyError, TypeError, ValueError):
+            # A list: of a number n `bytes` would make n of them.
+            before += bytes(list(row["bytes"]))
+        except (KeyError, TypeError, ValueError, OverflowError):
             break
     return found
 

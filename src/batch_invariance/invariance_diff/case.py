@@ -14,6 +14,7 @@ from batch_invariance.invariance_diff.model import Item, ScorerInfo, Source
 from batch_invariance.invariance_diff.records import Cell, Observer, Subject
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule import DispatchKind, PassSchedule, check_schedule
+from batch_invariance.invariance_diff.strict_json import parse_json
 
 SCHEMA = "case/1"
 
@@ -244,9 +245,9 @@ def parse_case(data: bytes, name: str) -> Case:
     """
     what = f"case {name if name.isprintable() else ascii(name)}"
     try:
-        document = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise CaseError(what, ["is not JSON in UTF-8"]) from None
+        document = parse_json(data)
+    except ValueError as error:
+        raise CaseError(what, [f"is not JSON in UTF-8 that all read alike: {error}"]) from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise CaseError(what, [f"its schema is {shown(schema)}, this reads {SCHEMA}"])

@@ -9,8 +9,8 @@ from batch_invariance.invariance_diff.model import Message
 
 
 def removed(case: Case) -> Case:
-    """The case without prompts, expected answers and answers: a prompt becomes a note of its length.
-    What is left says what was measured and cannot be sent again."""
+    """The case without prompts and answers: a prompt becomes a note of its length. What is left
+    says what was measured and cannot be sent again."""
     shape = case.shape
     for index, request in enumerate(shape.requests):
         messages = tuple(
@@ -24,7 +24,3 @@ def removed(case: Case) -> Case:
         shape = shape.with_item(index, item)
     expected = replace(case.expected, alone_text=None, other_text=None)
     return replace(case, shape=shape, expected=expected, redaction=Redaction.REMOVED)
-
-
-def _note(message: Message) -> Message:
-    return Message(message.role, f"[removed: {len(message.content)} characters]")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.codec import to_json
 from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.endpoint_report import EndpointReport, report_of
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.facts import ContaminatedTrial, Facts, Lifetime, LostTrial
 from batch_invariance.invariance_diff.gates import OK_MODE, Examined, GateResult, evaluate, examine
+from batch_invariance.invariance_diff.gates_endpoint import table_of
 from batch_invariance.invariance_diff.impact import Closeness, ScoreImpact, closeness_of, impact_of
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import (
@@ -31,6 +33,7 @@ from batch_invariance.invariance_diff.records import (
     Identity,
     LifetimeStart,
     Observer,
+    Record,
     Resumed,
     Subject,
 )
@@ -178,10 +181,13 @@ class Certificate:
     n_void_passes: int
     evidence: EvidenceRef
     rows: tuple[Row, ...]
+    endpoint: EndpointReport | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The certificate as a JSON object."""
+        """The certificate as a JSON object; `endpoint` is there for such a source alone."""
         result: dict[str, Any] = to_json(self)
+        if self.endpoint is None:
+            del result["endpoint"]
         return result
 
     def to_bytes(self) -> bytes:
@@ -190,23 +196,33 @@ class Certificate:
         return text.encode("ascii") + b"\n"
 
 
-def certify(lines: Iterable[bytes], evidence_file: str) -> Certificate:
+def certify(
+    lines: Iterable[bytes], evidence_file: str, also: Callable[[Record], object] | None = None
+) -> Certificate:
     """Derives the certificate from the lines of one evidence file.
 
-    The only way to a certificate; `run-live` uses it on the bytes it has just written. Raises
-    EvidenceError where the lines are not evidence.
+    The only way to a certificate; `run-live` uses it on the bytes it has just written. `also` is
+    called with every record that was taken. Raises EvidenceError where the lines are not evidence.
     """
     reader = EvidenceReader(lines)
-    facts = measure(reader)
+    facts = measure(reader if also is None else _shown_to(also, reader))
     return build_cert(examine(facts), EvidenceRef(evidence_file, reader.sha256, reader.n_records))
+
+
+def _shown_to(also: Callable[[Record], object], records: Iterable[Record]) -> Iterator[Record]:
+    for record in records:
+        yield record
+        also(record)
 
 
 def cell_sha256(facts: Facts) -> str:
     """Digest of everything that could change the cell's arithmetic."""
     header = facts.header
     starts = [life.start for life in facts.lifetimes]
+    address = {} if header.endpoint is None else {"url": header.endpoint.url}
     return digest_of(
         {
+            **address,
             "cell": to_json(header.cell),
             "model_sha256": header.subject.model.sha256,
             "server_version": header.subject.server_version,
@@ -222,21 +238,23 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
     """Puts the certificate together from examined facts."""
     facts = examined.facts
     header = facts.header
-    results = evaluate(examined)
+    results = evaluate(examined, table_of(facts))
     decision = decide_status(results)
+    claims = claims_of(examined, results, decision.verdict)
+    gate = rules.PRODUCER_GATE if header.endpoint is None else rules.ENDPOINT_GATE
     pairs = facts.pairs
     cell = header.cell
     return Certificate(
         schema_version=rules.CERTIFICATE_SCHEMA,
         rules_version=rules.RULES_VERSION,
-        gate=rules.PRODUCER_GATE,
+        gate=gate,
         model=cell.model,
         ctx=cell.ctx,
         dispatch_n=cell.dispatch_n,
         status=decision.status,
         verdict=decision.verdict,
         source=header.source,
-        promotable=promotable(results, decision.verdict, header.source, rules.PRODUCER_GATE),
+        promotable=promotable(results, decision.verdict, header.source, gate),
         decision_reasons=decision.reasons,
         gates=results,
         divergence_class=divergence_class(examined, results, decision.verdict),
@@ -264,7 +282,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         workset_sha256=header.workset.sha256,
         scorer=header.scorer,
         schedule=_schedule(header),
-        claims=claims_of(examined, results, decision.verdict),
+        claims=claims,
         horizon=horizon_of(examined),
         throughput=throughput_of(facts),
         score_impact=impact_of(facts),
@@ -280,6 +298,7 @@ def build_cert(examined: Examined, evidence: EvidenceRef) -> Certificate:
         n_void_passes=facts.n_void_passes,
         evidence=evidence,
         rows=rows_of(examined),
+        endpoint=report_of(facts, claims, decision.verdict),
     )
 
 

@@ -17,22 +17,32 @@ from enum import Enum
 from typing import Any, TypeVar
 
 from batch_invariance.errors import EvidenceError
+from batch_invariance.invariance_diff.workset_json import bare
 
 T = TypeVar("T")
 SHOWN_LIMIT = 60
+SCALARS = frozenset({str, int, float, bool, type(None)})
+"""What JSON holds as it is; most values are of these, so they are looked at first."""
 
 
 def to_json(value: Any) -> Any:
     """The JSON value of a dataclass, enum, tuple, list, mapping or scalar."""
+    if type(value) in SCALARS:
+        return value
     if isinstance(value, Enum):
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: to_json(getattr(value, name)) for name in _names(type(value))}
     if isinstance(value, (list, tuple)):
         return [to_json(v) for v in value]
     if isinstance(value, Mapping):
         return {str(k): to_json(v) for k, v in value.items()}
     return value
+
+
+@functools.cache
+def _names(cls: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
 def from_json(cls: type[T], value: Any, where: str) -> T:
@@ -69,16 +79,24 @@ def _shape(cls: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
     return {f.name: hints[f.name] for f in fields}, required
 
 
+@functools.cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The origin of a type hint and its arguments."""
+    return typing.get_origin(hint), typing.get_args(hint)
+
+
 def _decode(hint: Any, value: Any, where: str) -> Any:
-    origin = typing.get_origin(hint)
+    if type(value) is hint and hint is not float:
+        return value
+    origin, args = _parts(hint)
     if origin in (types.UnionType, typing.Union):
-        return _decode_union(typing.get_args(hint), value, where)
+        return _decode_union(args, value, where)
     if origin is tuple:
-        return _decode_tuple(typing.get_args(hint), value, where)
+        return _decode_tuple(args, value, where)
     if origin is not None and issubclass(origin, Mapping):
         if isinstance(value, dict):
-            inner = typing.get_args(hint)[1]
-            return {k: _decode(inner, v, f"{where}.{k}") for k, v in value.items()}
+            inner = args[1]
+            return {k: _decode(inner, v, f"{where}.{bare(k)}") for k, v in value.items()}
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return from_json(hint, value, where)
     elif isinstance(hint, type) and issubclass(hint, Enum):
@@ -89,7 +107,7 @@ def _decode(hint: Any, value: Any, where: str) -> Any:
     elif hint is float:
         if type(value) in (int, float) and math.isfinite(value):
             return float(value)
-    elif hint is Any or type(value) is hint:
+    elif hint is Any:
         return value
     raise EvidenceError("evidence", [f"{where} is of the wrong type"])
 

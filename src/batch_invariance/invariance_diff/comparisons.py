@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from batch_invariance.invariance_diff.diff import TrialDiff, compare_trials, repeats
 from batch_invariance.invariance_diff.model import Arm, Completion, Item, Trial
 from batch_invariance.invariance_diff.pairs import PairAccumulator, PairReport
 
 PAIRS = {"AC": Arm.A, "AB": Arm.A, "BC": Arm.B, "AA": Arm.A}
 """Each pair of arms by name, with the arm of its x side."""
+OF_ENDPOINT = {"AC": Arm.A, "AA": Arm.A, "AA3": Arm.A}
+"""The pairs of a run against a server of someone else, which has no arm B."""
 
 
 class Comparisons:
     """Adds trials to the pairs they belong to. An answer that repeats arm A's is held once."""
 
-    def __init__(self, items: tuple[Item, ...]) -> None:
-        self._kept: dict[Arm, dict[int, Trial]] = {Arm.A: {}, Arm.A2: {}, Arm.B: {}}
-        self._pairs = {name: PairAccumulator(name, items) for name in PAIRS}
-        self._seen: dict[str, set[int]] = {name: set() for name in PAIRS}
+    def __init__(self, items: tuple[Item, ...], pairs: Mapping[str, Arm] = PAIRS) -> None:
+        self._arms = pairs
+        self._kept: dict[Arm, dict[int, Trial]] = {Arm.A: {}, Arm.A2: {}, Arm.A3: {}, Arm.B: {}}
+        # The certificate has the report of every pair, if only to say that nothing was compared.
+        self._pairs = {name: PairAccumulator(name, items) for name in (*PAIRS, *pairs)}
+        self._seen: dict[str, set[int]] = {name: set() for name in pairs}
         self._repeat_diffs: dict[int, TrialDiff] = {}
 
     def of_a(self, item: int) -> Trial | None:
@@ -31,7 +37,7 @@ class Comparisons:
             self._kept[Arm.A][trial.key.item] = trial
 
     def add_repeat(self, pair: str, trial: Trial) -> None:
-        """Takes a trial of A2 (pair AA) or B (pair AB)."""
+        """Takes a trial of A2 (pair AA), A3 (AA3) or B (AB)."""
         item = trial.key.item
         diff = self._compare(pair, trial)
         repeated = diff is not None and diff is self._repeat_diffs.get(item)
@@ -61,7 +67,7 @@ class Comparisons:
 
     def close_sides(self) -> None:
         """Counts as divergences the items that the x side of a pair has and its y side never."""
-        for pair, arm in PAIRS.items():
+        for pair, arm in self._arms.items():
             for item in self._kept[arm].keys() - self._seen[pair]:
                 self._pairs[pair].missing_side(item, "x")
 
@@ -71,8 +77,10 @@ class Comparisons:
 
     def _compare(self, pair: str, y: Trial, known: TrialDiff | None = None) -> TrialDiff | None:
         item = y.key.item
+        if pair not in self._arms:
+            return None
         self._seen[pair].add(item)
-        x = self._kept[PAIRS[pair]].get(item)
+        x = self._kept[self._arms[pair]].get(item)
         if x is None:
             self._pairs[pair].missing_side(item, "y")
             return None

@@ -7,8 +7,6 @@ newline; 64 zeros on the first) and `kind`. Neither direction holds more than on
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -28,6 +26,7 @@ from batch_invariance.invariance_diff.records import (
     DecodeRuns,
     Event,
     Footer,
+    GaugeSamples,
     Header,
     LifetimeEnd,
     LifetimeStart,
@@ -35,14 +34,14 @@ from batch_invariance.invariance_diff.records import (
     PassStart,
     Record,
     Resumed,
+    ServerSaid,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.rules import EVIDENCE_SCHEMA
+from batch_invariance.invariance_diff.strict_json import DECODER
 
 FIRST_PREV = "0" * 64
 TRIAL_KIND = "trial"
-MAX_DIGITS = 20
-"""Of an integer: enough for 64 bits and a sign, and every such integer has a float."""
 
 _KINDS: dict[str, type[Any]] = {
     "header": Header,
@@ -51,6 +50,8 @@ _KINDS: dict[str, type[Any]] = {
     "pass_start": PassStart,
     "wave_end": WaveEnd,
     "decode_runs": DecodeRuns,
+    "gauge_samples": GaugeSamples,
+    "server_said": ServerSaid,
     "pass_end": PassEnd,
     "control_plan": ControlPlan,
     "event": Event,
@@ -128,9 +129,9 @@ class EvidenceReader:
 
     def _parse(self, line: bytes) -> dict[str, Any]:
         try:
-            fields = _JSON.decode(line.decode("utf-8"))
+            fields = DECODER.decode(line.decode("utf-8"))
         except (ValueError, RecursionError):
-            self._refuse("is not JSON, or holds a number out of range")
+            self._refuse("is not JSON, or holds a key twice or a number out of range")
         if not isinstance(fields, dict):
             self._refuse("is not an object")
         return fields
@@ -151,27 +152,6 @@ class EvidenceReader:
             if error.issues[0].startswith("line "):
                 raise
             self._refuse(error.issues[0])
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _bounded_int(digits: str) -> int:
-    if len(digits) > MAX_DIGITS:
-        raise ValueError("an integer is out of range")
-    return int(digits)
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if not math.isfinite(value):
-        raise ValueError("a number is out of range")
-    return value
-
-
-_JSON = json.JSONDecoder(parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite)
-"""Built once: `json.loads` with options would build a decoder for every line."""
 
 
 def trial_fields(trial: Trial) -> dict[str, Any]:

@@ -15,13 +15,14 @@ from batch_invariance.invariance_diff.records import (
     LifetimeEnd,
     LifetimeStart,
     Resumed,
+    ServerSaid,
 )
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
 from batch_invariance.invariance_diff.stats import LogHistogram
 from batch_invariance.invariance_diff.tracker import PassFacts
 
-SERIAL_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.CONFIRM)
-PLANNED_ARMS = (Arm.A, Arm.A2, Arm.B, Arm.C)
+SERIAL_ARMS = (Arm.A, Arm.A2, Arm.A3, Arm.B, Arm.CONFIRM)
+PLANNED_ARMS = (Arm.A, Arm.A2, Arm.A3, Arm.B, Arm.C)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,7 @@ class Facts:
     isolation: Isolation = field(default_factory=Isolation)
     control: ControlFacts = field(default_factory=ControlFacts)
     events: list[Event] = field(default_factory=list)
+    said: list[ServerSaid] = field(default_factory=list)
     footer: Footer | None = None
     plan_faults: list[str] = field(default_factory=list)
     n_trials: int = 0

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff import rules
+from batch_invariance.invariance_diff.endpoint import TokenNames
 from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.gates_server import (
     check_completeness,
@@ -17,9 +18,15 @@ from batch_invariance.invariance_diff.gates_server import (
     check_isolation,
     check_lost,
 )
-from batch_invariance.invariance_diff.model import Outcome, Source, Verdict
+from batch_invariance.invariance_diff.model import Arm, Outcome, Source, Verdict
 from batch_invariance.invariance_diff.pairs import PairReport
-from batch_invariance.invariance_diff.proof import Coverage, Overlap, coverage_of, overlap_of
+from batch_invariance.invariance_diff.proof import (
+    CLIENT_INTERVALS,
+    Coverage,
+    Overlap,
+    coverage_of,
+    overlap_of,
+)
 from batch_invariance.invariance_diff.reading import (
     Reading,
     failed,
@@ -81,6 +88,7 @@ def _overlap(e: Examined) -> Reading:
     text = (
         f"client depth {o.client_max_overlap_depth}, server co-residency "
         f"{_or_unknown(o.server_peak_busy_slots)}, proved batch {o.tested_n} of {n} by {o.witness}"
+        f"{_gauge_faults(e)}"
     )
     if o.client_max_overlap_depth < 2 or o.server_peak_busy_slots in (0, 1):
         return failed(text, "no_overlap")
@@ -89,6 +97,16 @@ def _overlap(e: Examined) -> Reading:
     if o.tested_n < n:
         return failed(text, "batch_of_n_not_proved")
     return passed(text)
+
+
+def _gauge_faults(e: Examined) -> str:
+    """Why polls of a gauge do not count, where nothing better does."""
+    if e.overlap.witness != CLIENT_INTERVALS:
+        return ""
+    for p in e.facts.passes:
+        if p.arm is Arm.C and p.gauge is not None and p.gauge_fault is not None:
+            return f"; its gauge does not count in pass {p.pass_index}: {p.gauge_fault}"
+    return ""
 
 
 def _completion_floor(e: Examined) -> Reading:
@@ -179,7 +197,13 @@ def _tokens(e: Examined) -> Reading:
         return failed(f"{n} ids differ: {_some(ac.token_divergence_ids)}", reason)
     if ac.n_tokens_unknown:
         return unknown(f"{ac.n_tokens_unknown} comparisons without token ids", "tokens_unknown")
-    return passed(f"{ac.n_compared} trials token-identical")
+    spelt = ", compared by their spelling" if _spelt(e) else ""
+    return passed(f"{ac.n_compared} trials token-identical{spelt}")
+
+
+def _spelt(e: Examined) -> bool:
+    dialect = e.facts.header.plan.sampling.dialect
+    return dialect is not None and dialect.tokens is TokenNames.SPELLING
 
 
 def _control_p(e: Examined) -> Reading:
@@ -193,7 +217,10 @@ def _control_p(e: Examined) -> Reading:
         n = control.companions_divergent
         return failed(f"{n} unperturbed companions differ from A", "companions_diverged")
     scored = "seen" if control.score_seen else "not seen"
-    return passed(f"planted ban seen at token 0; by the score: {scored}")
+    what = "planted ban seen at token 0"
+    if control.plan is not None and control.plan.banned_token is None:
+        what = "another item's prompt seen by its answer"
+    return passed(f"{what}; by the score: {scored}")
 
 
 def _sample(e: Examined) -> Reading:
@@ -285,10 +312,10 @@ def examine(facts: Facts) -> Examined:
     return Examined(facts, overlap, coverage_of(facts, overlap))
 
 
-def evaluate(examined: Examined) -> tuple[GateResult, ...]:
+def evaluate(examined: Examined, table: tuple[Gate, ...] = GATES) -> tuple[GateResult, ...]:
     """Every gate of the table, in its order."""
     results = []
-    for gate in GATES:
+    for gate in table:
         reading = gate.check(examined)
         results.append(
             GateResult(

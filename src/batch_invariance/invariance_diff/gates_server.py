@@ -121,12 +121,12 @@ def _decodes_add_up(facts: Facts) -> tuple[list[str], list[str]]:
             faults.append(f"{name} shared {-extra} decodes")
         elif p.arm is Arm.A2 and extra_a is not None and extra != extra_a:
             faults.append(f"A and its repeat differ in decodes by {abs(extra - extra_a)}")
-        elif extra > _chunk_allowance(p, extra_a, n_a):
+        elif extra > chunk_allowance(p, extra_a, n_a):
             faults.append(f"{name} took {extra} decodes more than its requests explain")
     return faults, unclear
 
 
-def _chunk_allowance(p: PassFacts, extra_a: int | None, n_a: int) -> int:
+def chunk_allowance(p: PassFacts, extra_a: int | None, n_a: int) -> int:
     """Forward passes that prompts may take beyond their first.
 
     For arm A one for every 32 prompt tokens, the least sensible batch size; for a later pass what
@@ -164,7 +164,8 @@ def check_identity(facts: Facts) -> Reading:
             faults.append(f"{label} changed what it says of itself while it ran")
         for what, value in (
             ("build", said.build),
-            ("model", said.model),
+            # A run that was resumed may have its model, the same by its digest, elsewhere.
+            ("model", None if said.model is None else file_name(said.model)),
             ("chat template", said.chat_template_sha256),
             ("executable", start.executable_sha256),
             ("libraries", tuple(sorted(start.libraries.items()))),

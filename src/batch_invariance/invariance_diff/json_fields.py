@@ -13,6 +13,10 @@ MOST = 1e300
 """Numbers beyond this are no figures of any cell, and whole ones of them fit no float."""
 
 
+MAX_SHOWN = 200
+"""Characters of a field's path in a fault."""
+
+
 class JsonFields:
     """One JSON object.
 
@@ -97,8 +101,11 @@ class JsonFields:
         return JsonFields(value, self.issues, f"{self.where}{path}.")
 
     def fault(self, path: str, text: str) -> None:
-        """Puts a fault of this object on the list."""
-        self.issues.append(f"{self.where}{path}: {text}")
+        """Puts a fault of this object on the list, in one line."""
+        place = f"{self.where}{path}"
+        if not place.isprintable() or len(place) > MAX_SHOWN:
+            place = repr(place[:MAX_SHOWN])
+        self.issues.append(f"{place}: {text}")
 
     def only(self, known: tuple[str, ...]) -> None:
         """Every key that is not among `known` is a fault."""

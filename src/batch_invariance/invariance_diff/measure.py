@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from batch_invariance.errors import EvidenceError, ScheduleError
 from batch_invariance.invariance_diff.arm_c import ArmC, answered_tokens
 from batch_invariance.invariance_diff.codec import shown
-from batch_invariance.invariance_diff.comparisons import Comparisons
+from batch_invariance.invariance_diff.comparisons import OF_ENDPOINT, PAIRS, Comparisons
+from batch_invariance.invariance_diff.control import planted_body
 from batch_invariance.invariance_diff.diff import margins
 from batch_invariance.invariance_diff.facts import (
     PLANNED_ARMS,
@@ -21,7 +22,7 @@ from batch_invariance.invariance_diff.facts import (
     Lifetime,
     LostTrial,
 )
-from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial
+from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Source, Trial
 from batch_invariance.invariance_diff.pairs import content_sha
 from batch_invariance.invariance_diff.plan import planned_digest
 from batch_invariance.invariance_diff.records import (
@@ -30,6 +31,7 @@ from batch_invariance.invariance_diff.records import (
     DecodeRuns,
     Event,
     Footer,
+    GaugeSamples,
     Header,
     LifetimeEnd,
     LifetimeStart,
@@ -37,9 +39,10 @@ from batch_invariance.invariance_diff.records import (
     PassStart,
     Record,
     Resumed,
+    ServerSaid,
     WaveEnd,
 )
-from batch_invariance.invariance_diff.request import ban_token, build_body
+from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.rules import MAX_SLOTS, RULES_VERSION
 from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, check_schedule
 from batch_invariance.invariance_diff.schedule_space import SpaceTally
@@ -56,12 +59,14 @@ class Fold:
         self._items = items
         self._facts = Facts(header, SpaceTally(len(items)), items=[ItemFacts() for _ in items])
         self._bodies = [build_body(item, header.plan.sampling).sha256 for item in items]
-        self._compared = Comparisons(items)
+        endpoint = header.endpoint
+        self._compared = Comparisons(items, PAIRS if endpoint is None else OF_ENDPOINT)
         self._open: PassTracker | None = None
         self._arm_c = ArmC(self._facts, self._compared)
         cell = header.cell
         # A build without the flag for it is taken to split, which shares less.
         self._layout = Layout(cell.kv_unified is True, cell.n_ubatch)
+        self._any_lane_shares = None if endpoint is None else endpoint.any_lane_shares
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
         self._confirmed: set[tuple[int, int]] = set()
@@ -80,6 +85,10 @@ class Fold:
             self._tracker(record.arm, record.pass_index).end_wave(record)
         elif isinstance(record, DecodeRuns):
             self._tracker(record.arm, record.pass_index).add_runs(record)
+        elif isinstance(record, GaugeSamples):
+            self._tracker(record.arm, record.pass_index).add_polls(record.samples)
+        elif isinstance(record, ServerSaid):
+            facts.said.append(record)
         elif isinstance(record, PassEnd):
             self._tracker(record.arm, record.pass_index)
             self._close(record)
@@ -90,7 +99,8 @@ class Fold:
                 raise EvidenceError("evidence", ["a server lifetime ends that never began"])
             facts.lifetimes[-1].end = record
         elif isinstance(record, ControlPlan):
-            if not 0 <= record.item < len(self._items):
+            other = record.item if record.other_item is None else record.other_item
+            if not (0 <= record.item < len(self._items) and 0 <= other < len(self._items)):
                 raise EvidenceError("evidence", ["the control plan names an unknown item"])
             facts.control.plan = record
         elif isinstance(record, Event):
@@ -132,7 +142,7 @@ class Fold:
                 plan, self._facts.header, self._lengths()
             ):
                 self._facts.plan_faults.append(f"{name} ran another schedule than planned")
-        self._open = PassTracker(record, self._layout)
+        self._open = PassTracker(record, self._layout, self._any_lane_shares)
 
     def _lengths(self) -> list[int]:
         return [answered_tokens(self._compared.of_a(i)) for i in self._all_items]
@@ -169,8 +179,7 @@ class Fold:
         """The one body of the item, or in arm P that of the planted change."""
         item, plan = trial.key.item, self._facts.control.plan
         if trial.perturbed and trial.key.arm is Arm.P and plan is not None and item == plan.item:
-            sampling = self._facts.header.plan.sampling
-            return build_body(self._items[item], sampling, ban_token(plan.banned_token)).sha256
+            return planted_body(plan, self._items, self._facts.header.plan.sampling).sha256
         return self._bodies[item]
 
     def _route(self, trial: Trial) -> None:
@@ -179,6 +188,8 @@ class Fold:
             self._compared.add_a(trial)
         elif arm is Arm.A2:
             self._compared.add_repeat("AA", trial)
+        elif arm is Arm.A3:
+            self._compared.add_repeat("AA3", trial)
         elif arm is Arm.B:
             self._compared.add_repeat("AB", trial)
         elif arm is Arm.C:
@@ -205,7 +216,8 @@ class Fold:
         if not trial.perturbed:
             control.companions_divergent += diff.token_divergent or diff.score_divergent
         elif (plan.item, plan.lane) == (trial.key.item, trial.lane):
-            control.token_seen = diff.first is not None and diff.first.token_index == 0
+            at_once = diff.first is not None and diff.first.token_index == 0
+            control.token_seen = diff.token_divergent if plan.banned_token is None else at_once
             control.score_seen = diff.score_divergent
 
     def _note_mode(self, trial: Trial) -> None:
@@ -219,10 +231,18 @@ class Fold:
     def _close(self, end: PassEnd | None) -> None:
         tracker = self._open
         assert tracker is not None
-        self._facts.passes.append(tracker.finish(end))
+        self._facts.passes.append(tracker.finish(end, self._alone_s(tracker)))
         if tracker.start.arm is Arm.C:
             self._arm_c.close(tracker)
         self._open = None
+
+    def _alone_s(self, tracker: PassTracker) -> float | None:
+        """How long the requests of a pass of C took in arm A; None where one of them is unknown."""
+        if tracker.start.arm is not Arm.C:
+            return None
+        alone = [self._compared.of_a(sent.item) for sent in tracker.sent]
+        spans = [t.complete_ts - t.dispatch_ts for t in alone if t is not None]
+        return math.fsum(spans) if len(spans) == len(alone) else None
 
     def _resumed(self, record: Resumed) -> None:
         """The open pass is void: it proves nothing, but the divergences in it stay counted."""
@@ -282,9 +302,15 @@ def _name(start: PassStart) -> str:
 
 def _check_header(header: Header) -> None:
     """Raises EvidenceError for figures that no run can have and that no gate could judge."""
+    foreign = header.source is Source.ENDPOINT
+    told = (header.endpoint is not None, header.plan.sampling.dialect is not None)
+    if told != (foreign, foreign):
+        raise EvidenceError("evidence", ["the source and the description of the server disagree"])
     n, drift = header.cell.dispatch_n, header.plan.logit_drift
     if not 1 <= n <= MAX_SLOTS:
         raise EvidenceError("evidence", [f"the cell has {n} slots, not 1 to {MAX_SLOTS}"])
+    if header.cell.ctx < 1:
+        raise EvidenceError("evidence", ["the cell's context holds no token"])
     if header.cell.n_ubatch < 1:
         raise EvidenceError("evidence", ["the cell's micro-batch holds no token"])
     if drift is None or drift == "bits":
@@ -307,6 +333,9 @@ def measure(records: Iterable[Record]) -> Facts:
         raise EvidenceError("evidence", [f"unknown rules: version {header.rules_version}"])
     _check_header(header)
     fold = Fold(header)
-    for record in iterator:
-        fold.feed(record)
+    for line, record in enumerate(iterator, start=2):
+        try:
+            fold.feed(record)
+        except EvidenceError as error:
+            raise EvidenceError("evidence", [f"line {line}: {error.issues[0]}"]) from None
     return fold.finish()

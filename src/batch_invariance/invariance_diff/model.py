@@ -10,17 +10,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+MAX_MAGNITUDE = 1e100
+"""Of a recorded score or time; sums and ratios of such numbers are finite."""
+
 
 class Arm(str, Enum):
     """Which part of a run a trial belongs to.
 
     `A` and its repeat `A2`: one slot, serial. `B`: N slots, serial. `C`: N slots, concurrent.
-    `P`: the positive control. `CONFIRM`: divergent items once more, serially, on the lane where
-    they diverged. `WARMUP`: recorded and compared with nothing.
+    `A3`: serial once more at the end, on a server of someone else. `P`: the positive control.
+    `CONFIRM`: divergent items once more, serially, on the lane where they diverged. `WARMUP`:
+    recorded and compared with nothing.
     """
 
     A = "A"
     A2 = "A2"
+    A3 = "A3"
     B = "B"
     C = "C"
     P = "P"
@@ -76,6 +81,7 @@ class FailureKind(str, Enum):
     BAD_JSON = "bad_json"
     BAD_SHAPE = "bad_shape"
     SERVER_DIED = "server_died"
+    NOT_SENT = "not_sent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,8 @@ from batch_invariance.invariance_diff.schedule import (
 
 
 def serial_schedule(arm: Arm, n_items: int, n: int) -> PassSchedule:
-    """The schedule of arms A and A2 (one slot) or B (every one of `n` slots)."""
-    return serial_pass(n_items, n if arm is Arm.B else 1)
+    """The schedule of arms A and A2 (one lane), or B and A3 (every one of `n` lanes)."""
+    return serial_pass(n_items, n if arm in (Arm.B, Arm.A3) else 1)
 
 
 def seeded_schedule(n_items: int, n: int, seed: int, pass_index: int) -> PassSchedule:
@@ -48,25 +48,36 @@ def planned_digest(plan: PassPlan, header: Header, lengths: Sequence[int]) -> st
     return length_schedule(lengths, n, seed, plan.pass_index).digest
 
 
-def plan_listed(n_items: int, n: int, listed: Sequence[PassSchedule]) -> tuple[PassPlan, ...]:
-    """Arms A, A2, B and the given passes of C."""
-    plans = _plan_serial(n_items, n)
+OWN_ARMS = (Arm.A, Arm.A2, Arm.B)
+"""The serial arms of a run on a server of our own."""
+FOREIGN_ARMS = (Arm.A, Arm.A2, Arm.A3)
+"""The serial arms on a server of someone else; the last one comes when all else is done."""
+
+
+def plan_listed(
+    n_items: int, n: int, listed: Sequence[PassSchedule], serial: Sequence[Arm] = OWN_ARMS
+) -> tuple[PassPlan, ...]:
+    """The serial arms and the given passes of C."""
+    plans = _plan_serial(n_items, n, serial)
     for index, schedule in enumerate(listed):
         plans.append(_planned(Arm.C, index, Ordering.LISTED, schedule, schedule.digest))
     return tuple(plans)
 
 
-def _plan_serial(n_items: int, n: int) -> list[PassPlan]:
+def _plan_serial(n_items: int, n: int, serial: Sequence[Arm]) -> list[PassPlan]:
     plans = []
-    for arm in (Arm.A, Arm.A2, Arm.B):
+    for arm in serial:
         schedule = serial_schedule(arm, n_items, n)
         plans.append(_planned(arm, 0, Ordering.LISTED, schedule, schedule.digest))
     return plans
 
 
-def plan_passes(n_items: int, n: int, passes: int, seed: int) -> tuple[PassPlan, ...]:
-    """Arms A, A2, B and `passes` passes of C, with the digest of every order known beforehand."""
-    plans = _plan_serial(n_items, n)
+def plan_passes(
+    n_items: int, n: int, passes: int, seed: int, serial: Sequence[Arm] = OWN_ARMS
+) -> tuple[PassPlan, ...]:
+    """The serial arms and `passes` passes of C, with the digest of every order that is known
+    beforehand."""
+    plans = _plan_serial(n_items, n, serial)
     for index in range(passes):
         schedule = seeded_schedule(n_items, n, seed, index)
         if index == 0:

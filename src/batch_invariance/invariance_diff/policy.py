@@ -2,7 +2,7 @@
 
 What is asked, in this order, of every certificate:
 
-1. it can be read, and its evidence bears it out;
+1. it can be read, its evidence bears it out, and it is signed where a signature is asked for;
 2. `required` names its cell, and no other file is of the same cell;
 3. its source is allowed;
 4. it is GREEN, or AMBER and accepted by name;
@@ -16,7 +16,6 @@ passes.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -34,6 +33,7 @@ class Rule(str, Enum):
     """What a violation is a violation of."""
 
     EVIDENCE = "evidence"
+    SIGNATURE = "signature"
     REQUIRED = "required"
     FOREIGN = "foreign"
     DUPLICATE = "duplicate"
@@ -103,11 +103,12 @@ class Policy:
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """One certificate file. `view` is None where it cannot be read; `problems` is empty only where
-    its evidence bears it out."""
+    its evidence bears it out; `signature_fault` says what a signature that was asked for lacks."""
 
     file: str
     view: CertView | None
     problems: tuple[str, ...]
+    signature_fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,8 @@ def judge(policy: Policy, candidates: Sequence[Candidate], now_s: float) -> Judg
         if acceptance is not None:
             accepted[candidate.file] = acceptance
         found = _standing(policy, view, candidate.file, seen)
+        if candidate.signature_fault is not None:
+            found.append((Rule.SIGNATURE, candidate.signature_fault))
         if Rule.FOREIGN not in {rule for rule, _ in found}:
             found += _quality(policy, view, acceptance, now_s)
         for rule, text in found:
@@ -175,9 +178,10 @@ def judge(policy: Policy, candidates: Sequence[Candidate], now_s: float) -> Judg
     return Judgement(tuple(violations), accepted)
 
 
-def asked_rules(policy: Policy) -> tuple[Rule, ...]:
-    """The rules that the policy asks of a certificate."""
+def asked_rules(policy: Policy, signed: bool = False) -> tuple[Rule, ...]:
+    """The rules that the policy asks of a certificate; `signed`: it must be signed, too."""
     optional = {
+        Rule.SIGNATURE: signed,
         Rule.AGE: policy.max_age_days is not None,
         Rule.MODEL: bool(policy.model_sha256),
         Rule.SERVER: bool(policy.server_sha256),
@@ -292,8 +296,23 @@ def _bound_text(view: CertView, most: float, acceptance: Acceptance | None) -> s
 
 
 def _fits(pattern: str, text: str) -> bool:
-    regex = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
-    return re.fullmatch(regex, text, re.DOTALL) is not None
+    """In time that grows with the product of both lengths: a star that took too little takes one
+    more character."""
+    p = at = taken = 0
+    star = -1
+    while at < len(text):
+        if pattern[p : p + 1] == "*":
+            star, taken = p, at
+            p += 1
+        elif p < len(pattern) and pattern[p] in ("?", text[at]):
+            p += 1
+            at += 1
+        elif star >= 0:
+            taken += 1
+            p, at = star + 1, taken
+        else:
+            return False
+    return not pattern[p:].strip("*")
 
 
 def _known(value: object) -> str:

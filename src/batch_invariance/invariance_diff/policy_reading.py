@@ -11,6 +11,7 @@ from batch_invariance.invariance_diff.dates import utc_seconds
 from batch_invariance.invariance_diff.json_fields import JsonFields
 from batch_invariance.invariance_diff.model import Source
 from batch_invariance.invariance_diff.policy import DEFAULT_SOURCES, Acceptance, CellPattern, Policy
+from batch_invariance.invariance_diff.workset_json import show
 
 VERSION = 1
 KEYS = (
@@ -67,7 +68,7 @@ def _patterns(fields: JsonFields) -> tuple[CellPattern, ...]:
     for text in texts:
         match = _PATTERN.fullmatch(text)
         if match is None:
-            fields.fault("required", f"{text!r} is not MODEL/CTX/N, such as my-model/*/4")
+            fields.fault("required", f"{show(text)} is not MODEL/CTX/N, such as my-model/*/4")
         else:
             found.append(CellPattern(*match.groups()))
     return tuple(found)
@@ -80,7 +81,7 @@ def _sources(fields: JsonFields) -> tuple[Source, ...]:
     known = {source.value: source for source in Source}
     for text in texts:
         if text not in known:
-            fields.fault("sources", f"{text!r} is none of {', '.join(known)}")
+            fields.fault("sources", f"{show(text)} is none of {', '.join(known)}")
     if not texts:
         fields.fault("sources", "an empty list allows nothing; leave it out for live")
     return tuple(known[text] for text in texts if text in known)
@@ -92,7 +93,7 @@ def _digests(fields: JsonFields, key: str) -> tuple[str, ...]:
         fields.fault(key, "an empty list allows nothing; leave it out to ask for none")
     for text in texts:
         if not _DIGEST.fullmatch(text):
-            fields.fault(key, f"{text!r} is no SHA-256 in hexadecimal")
+            fields.fault(key, f"{show(text)} is no SHA-256 in hexadecimal")
     return texts
 
 
@@ -124,7 +125,7 @@ def _acceptances(fields: JsonFields, required: tuple[CellPattern, ...]) -> tuple
         entry.only(ACCEPT_KEYS)
         expires = entry.text("expires")
         if expires is not None and utc_seconds(f"{expires}T00:00:00Z") is None:
-            entry.fault("expires", f"{expires!r} is no day as YYYY-MM-DD")
+            entry.fault("expires", f"{show(expires)} is no day as YYYY-MM-DD")
         reason, signer = _words(entry, "reason"), _words(entry, "signed_off_by")
         match = _CELL.fullmatch(name)
         if match is None:

@@ -13,6 +13,7 @@ from batch_invariance.invariance_diff.schedule import DispatchKind
 
 DECODE_LOG = "decode_log"
 DECODE_COUNT = "decode_count"
+SCHEDULER_GAUGE = "scheduler_gauge"
 SLOT_SAMPLES = "slot_samples"
 CLIENT_INTERVALS = "client_intervals"
 
@@ -72,17 +73,23 @@ def overlap_of(facts: Facts) -> Overlap:
         default=None,
     )
     tested = decode or 0
-    if warmup is not None and slots is not None and decode is not None and decode >= 2:
-        tested = max(tested, min(warmup, slots))
+    polled = [p.gauge.peak for p in concurrent if p.gauge is not None and p.predicted == p.tokens]
+    seen = max([*polled, *([] if slots is None else [slots])], default=None)
+    if warmup is not None and seen is not None and decode is not None and decode >= 2:
+        tested = max(tested, min(warmup, seen))
     logged = [p.log_peak for p in concurrent if p.log_peak is not None]
-    tested = max([tested, *logged])
-    resident = max((v for v in (slots, decode, *logged) if v is not None), default=None)
+    gauges = [p.gauge.peak for p in concurrent if p.gauge is not None and p.gauge_fault is None]
+    tested = max([tested, *logged, *gauges])
+    known = (slots, decode, *logged, *gauges)
+    resident = max((v for v in known if v is not None), default=None)
     log_fault = _log_fault(facts)
     witness = CLIENT_INTERVALS
     if log_fault is None:
         witness = DECODE_LOG
     elif decode is not None:
         witness = DECODE_COUNT
+    elif gauges:
+        witness = SCHEDULER_GAUGE
     elif slots is not None:
         witness = SLOT_SAMPLES
     companions = {p.companions for p in concurrent if p.companions is not None}
@@ -118,7 +125,7 @@ def coverage_of(facts: Facts, overlap: Overlap) -> Coverage:
     n = len(workset)
     hot = [i for i, item in enumerate(facts.items) if covered(item)]
     fraction = len(hot) / n if n else 0.0
-    certain = overlap.witness in (DECODE_LOG, DECODE_COUNT)
+    certain = overlap.witness in (DECODE_LOG, DECODE_COUNT, SCHEDULER_GAUGE)
     required = max(rules.MIN_COVERED_IDS, math.ceil(n * rules.MIN_COVERAGE_FRACTION))
     enough = len(hot) >= rules.MIN_COVERED_IDS and fraction >= rules.MIN_COVERAGE_FRACTION
     chosen = set(hot)

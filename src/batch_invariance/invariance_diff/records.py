@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from batch_invariance.invariance_diff.endpoint import Endpoint
 from batch_invariance.invariance_diff.model import Arm, Item, ScorerInfo, Source, Trial
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule import DispatchKind, Ordering, PassSchedule
@@ -35,14 +36,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The model file: size in bytes over all parts, digest, and its GGUF header in short.
+    """The model file: size in bytes over all parts, digest, and its GGUF header in short; of a
+    server of someone else the model's name alone.
 
     `sha256_from` says whether the digest was computed in this run or found in the cache.
     """
 
     file: str
     size: int
-    sha256: str
+    sha256: str | None
     sha256_from: str
     architecture: str | None = None
     name: str | None = None
@@ -114,7 +116,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Line 1: everything that is known before a server starts."""
+    """Line 1: everything that is known before a server starts, or before the first request to one
+    of someone else, which `endpoint` then describes."""
 
     schema: str
     rules_version: int
@@ -126,6 +129,7 @@ class Header:
     observer: Observer
     workset: WorkSetRecord
     scorer: ScorerInfo
+    endpoint: Endpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +186,13 @@ class LifetimeEnd:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """`/metrics` at one moment; None where the counter is absent or no longer exact."""
+    """`/metrics` at one moment; None where the counter is absent or no longer exact.
+    `cached_total` counts prompt tokens that came from a cache."""
 
     decode_total: int | None
     predicted_total: int | None
     prompt_total: int | None
+    cached_total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +243,26 @@ class DecodeRuns:
 
 
 @dataclass(frozen=True, slots=True)
+class GaugeSamples:
+    """What polling a scheduler's gauge saw during an open pass: for each poll when it was asked
+    and answered, the requests running, and those waiting (-1: not told)."""
+
+    arm: Arm
+    pass_index: int
+    samples: tuple[tuple[float, float, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSaid:
+    """What a server of someone else says of itself, by the place where it says so; once at the
+    start of a lifetime and once at its end."""
+
+    lifetime: int
+    at_end: bool
+    facts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class PassEnd:
     """A pass is over: counters, the slot samples of a concurrent pass, and why the server's log
     was not read to its end (None: it was, and `DecodeRuns` hold all of it)."""
@@ -260,11 +286,13 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlan:
-    """Which item carries the planted change and which of A's tokens is banned for it."""
+    """Which item carries the planted change and which of A's tokens is banned for it; on a server
+    that heeds no ban (`banned_token` None), whose prompt goes out in its place."""
 
     item: int
-    banned_token: int
+    banned_token: int | None
     lane: int
+    other_item: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +326,8 @@ Record = (
     | Trial
     | WaveEnd
     | DecodeRuns
+    | GaugeSamples
+    | ServerSaid
     | PassEnd
     | ControlPlan
     | Event

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batch_invariance.invariance_diff.digest import canonical_json, sha256_hex
+from batch_invariance.invariance_diff.endpoint import Dialect
 from batch_invariance.invariance_diff.model import Item
 
 SAMPLERS = (
@@ -22,6 +23,11 @@ SAMPLERS = (
     "xtc",
     "temperature",
 )
+BY_ID = "return_tokens_as_token_ids"
+OF_OTHERS: dict[str, object] = {"repetition_penalty": 1.0, BY_ID: True}
+"""Parameters of other engines than llama.cpp, with the value that every body states."""
+NO_CHANCE = -100
+"""The bias of a ban in the OpenAI form: the least that the API knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +36,25 @@ class Sampling:
 
     `seed` is the request seed (of no effect at temperature 0, sent all the same); `max_tokens`
     the run's limit where an item has none of its own; `top_logprobs` how many alternatives are
-    recorded at each position.
+    recorded at each position. `dialect` is None for a llama-server of our own, which takes them
+    all.
     """
 
     seed: int
     max_tokens: int
     top_logprobs: int
+    dialect: Dialect | None = None
 
     def to_json(self) -> dict[str, object]:
         """The parameters of the body that do not depend on the item."""
+        own = self._all()
+        if self.dialect is None:
+            return own
+        known = {**own, **OF_OTHERS}
+        stated = {name: known[name] for name in self.dialect.stated if name in known}
+        return {"model": self.dialect.model, **stated}
+
+    def _all(self) -> dict[str, object]:
         return {
             "temperature": 0.0,
             "dynatemp_range": 0.0,
@@ -71,13 +87,16 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A request body without `id_slot`, and its digest."""
+    """A request body without `id_slot`, and its digest. `pinned`: it names its slot when sent."""
 
     data: bytes
     sha256: str
+    pinned: bool = True
 
     def for_slot(self, slot: int) -> bytes:
-        """The bytes to send: the same body with `id_slot` appended."""
+        """The bytes to send: the same body, with `id_slot` appended where it is pinned."""
+        if not self.pinned:
+            return self.data
         return self.data[:-1] + b',"id_slot":%d}' % slot
 
 
@@ -95,9 +114,12 @@ def build_body(item: Item, sampling: Sampling, overrides: dict[str, object] | No
         **(overrides or {}),
     }
     data = canonical_json(payload)
-    return Body(data, sha256_hex(data))
+    pinned = sampling.dialect is None or sampling.dialect.pins_slots
+    return Body(data, sha256_hex(data), pinned)
 
 
-def ban_token(token_id: int) -> dict[str, object]:
+def ban_token(token_id: int, dialect: Dialect | None = None) -> dict[str, object]:
     """The positive control's override: `token_id` may not be generated."""
+    if dialect is not None:
+        return {"logit_bias": {str(token_id): NO_CHANCE}}
     return {"logit_bias": [[token_id, False]]}

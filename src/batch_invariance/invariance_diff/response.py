@@ -11,7 +11,8 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from batch_invariance.invariance_diff.digest import canonical_json
+from batch_invariance.invariance_diff.digest import canonical_json, sha256_hex
+from batch_invariance.invariance_diff.endpoint import TokenNames
 from batch_invariance.invariance_diff.model import Completion, Failure, FailureKind
 from batch_invariance.invariance_diff.packed import pack_floats, pack_ids
 
@@ -20,10 +21,14 @@ MAX_COUNT = 1 << 53
 """A count beyond this is no count; JSON readers elsewhere would not even keep it exact."""
 
 
-def parse_response(status: int, body: bytes, max_tokens: int) -> Completion | Failure:
-    """Reads one HTTP answer. `max_tokens` is what was asked for, to tell a stop at the context."""
+def parse_response(
+    status: int, body: bytes, max_tokens: int, names: TokenNames = TokenNames.IDS
+) -> Completion | Failure:
+    """Reads one HTTP answer. `max_tokens` is what was asked for, to tell a stop at the context;
+    `names` says how the server names tokens."""
     try:
-        document = json.loads(body)
+        # Bytes would let UTF-16 and halves of surrogate pairs through, which no evidence keeps.
+        document = json.loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as fault:
         if status != 200:
             return Failure(FailureKind.HTTP_ERROR, _clip(body.decode("utf-8", "replace")), status)
@@ -33,7 +38,7 @@ def parse_response(status: int, body: bytes, max_tokens: int) -> Completion | Fa
         return Failure(FailureKind.HTTP_ERROR, _clip(_error_text(error, document)), status)
     if error is not None:
         return Failure(FailureKind.ERROR_OBJECT, _clip(_error_text(error, document)), status)
-    return _completion(document, max_tokens)
+    return _completion(document, max_tokens, names)
 
 
 def _clip(text: str) -> str:
@@ -46,7 +51,7 @@ def _error_text(error: object, document: object) -> str:
     return json.dumps(error if error is not None else document)
 
 
-def _completion(document: object, max_tokens: int) -> Completion | Failure:
+def _completion(document: object, max_tokens: int, names: TokenNames) -> Completion | Failure:
     choices = document.get("choices") if isinstance(document, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices else None
     message = choice.get("message") if isinstance(choice, dict) else None
@@ -61,7 +66,7 @@ def _completion(document: object, max_tokens: int) -> Completion | Failure:
     usage = _mapping(document.get("usage"))
     timings = _mapping(document.get("timings"))
     n_completion = _count(timings.get("predicted_n"), usage.get("completion_tokens"))
-    ids, logprobs, top_ids, top_logprobs = _token_data(choice.get("logprobs"))
+    ids, logprobs, top_ids, top_logprobs = _token_data(choice.get("logprobs"), names)
     return Completion(
         text=content or "",
         finish_reason=finish if isinstance(finish, str) else None,
@@ -125,25 +130,55 @@ def _truncated(
     return None if n_completion is None else n_completion < max_tokens
 
 
-def _token_data(value: object) -> tuple[str | None, str | None, str | None, str | None]:
+def _token_data(
+    value: object, names: TokenNames
+) -> tuple[str | None, str | None, str | None, str | None]:
     """(token ids, logprobs, top ids, top logprobs), packed; None where a position lacks them."""
     rows = _mapping(value).get("content")
     if not isinstance(rows, list):
         return None, None, None, None
     try:
-        ids = pack_ids([row["id"] for row in rows])
-    except (KeyError, TypeError, struct.error):
+        ids = pack_ids([_token_id(row, names) for row in rows])
+    except _UNUSABLE:
         ids = None
     try:
         logprobs = pack_floats([row["logprob"] for row in rows])
-    except (KeyError, TypeError, struct.error, OverflowError):
+    except _UNUSABLE:
         logprobs = None
     try:
         tops = [row["top_logprobs"] for row in rows]
         if len({len(top) for top in tops}) > 1:
             return ids, logprobs, None, None
-        top_ids = pack_ids([t["id"] for top in tops for t in top])
+        top_ids = pack_ids([_token_id(t, names) for top in tops for t in top])
         top_logprobs = pack_floats([t["logprob"] for top in tops for t in top])
-    except (KeyError, TypeError, struct.error, OverflowError):
+    except _UNUSABLE:
         return ids, logprobs, None, None
     return ids, logprobs, top_ids, top_logprobs
+
+
+_UNUSABLE = (KeyError, TypeError, ValueError, AttributeError, struct.error, OverflowError)
+ID_PREFIX = "token_id:"
+"""How vLLM spells a token that was asked for by id (`return_tokens_as_token_ids`)."""
+
+
+def _token_id(row: Any, names: TokenNames) -> int:
+    """The id of one entry, or what stands for it. Raises what is in `_UNUSABLE`."""
+    if names is TokenNames.SPELLING:
+        return _spelling(row)
+    if "id" in row:
+        number: int = row["id"]
+        return number
+    token = row["token"]
+    if not token.startswith(ID_PREFIX):
+        raise ValueError("the token has no id")
+    return int(token.removeprefix(ID_PREFIX))
+
+
+def _spelling(row: Any) -> int:
+    """31 bits of the SHA-256 of the token's bytes, or of its text where those are not given."""
+    spelt = row.get("bytes")
+    if isinstance(spelt, list) and spelt:
+        data = bytes(spelt)
+    else:
+        data = row["token"].encode("utf-8", "surrogatepass")
+    return int(sha256_hex(data)[:8], 16) & 0x7FFFFFFF

@@ -7,6 +7,8 @@ EVIDENCE_SCHEMA = "evidence/1"
 CERTIFICATE_SCHEMA = 1
 PRODUCER_GATE = "abc_union"
 """The tag of a certificate made from arms A, B and the union of C's passes."""
+ENDPOINT_GATE = "ac_union"
+"""The same of a server of someone else, where there is no arm B."""
 
 MIN_OK_FRACTION = 0.8
 """F2: share of the compared trials that must be real answers, in A and in C."""
@@ -15,6 +17,12 @@ MIN_COVERAGE_FRACTION = 0.8
 MIN_COVERED_IDS = 2
 MIN_SHARED_DECODES = 16
 """F3: so many proved shared decodes suffice, or half of the trial's decodes."""
+MIN_GAUGE_POLLS = 2
+"""F3 by a scheduler's gauge: so many polls must show the trial beside another, and half of those
+that fall inside it."""
+MAX_GAUGE_TIME = 0.8
+"""By a gauge alone a pass must take at most this share of what its requests took one at a time in
+arm A: a server that computes one after the other, whatever it calls them, takes all of it."""
 MIN_DISTINCT_BODIES = 8
 MIN_COBATCHED_TOKENS = 64
 MIN_DIFFERENT_PASSES = 2
@@ -23,6 +31,8 @@ LENGTH_BOUNDARIES = (64, 256, 512)
 step of the KV cache, split-KV decoding. The micro-batch is added to them."""
 MAX_SLOTS = 256
 """llama.cpp's limit on sequences in one context (LLAMA_MAX_SEQ)."""
+ASSUMED_UBATCH = 512
+"""llama.cpp's default micro-batch, which stands in the cell of a server that does not tell it."""
 CTX_STEP = 256
 """llama-server pads a slot's context to a multiple of this."""
 EXACT_COUNTER_LIMIT = 1_000_000

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from batch_invariance.errors import EvidenceError, ScheduleError
 from batch_invariance.invariance_diff.codec import from_json, shown, to_json
 from batch_invariance.invariance_diff.schedule import DispatchKind, PassSchedule, check_schedule
+from batch_invariance.invariance_diff.strict_json import parse_json
 
 SCHEMA = "schedule/1"
 
@@ -53,9 +54,9 @@ def parse_schedule(data: bytes, name: str) -> tuple[PassSchedule, ...]:
     """
     what = f"schedule {name if name.isprintable() else ascii(name)}"
     try:
-        document = json.loads(data.decode("utf-8-sig"))
-    except (ValueError, RecursionError):
-        raise ScheduleError(what, ["is not JSON in UTF-8"]) from None
+        document = parse_json(data.decode("utf-8-sig"))
+    except ValueError as error:
+        raise ScheduleError(what, [f"is not JSON: {error}"[:200]]) from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema != SCHEMA:
         raise ScheduleError(what, [f"its schema is {shown(schema)}, this reads {SCHEMA}"])

@@ -15,6 +15,15 @@ from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.stats import exact_zero_bound, median, rule_of_three
 from batch_invariance.invariance_diff.tracker import PassFacts
 
+OWN_CELL = (
+    "One cell: this model file, context, N, server build, flags, work-set and schedule, "
+    "on this machine, in these server lifetimes. It says nothing about any other."
+)
+ENDPOINT_CELL = (
+    "One endpoint as it was found: this server under this address, model name, N, work-set and "
+    "schedule, at this time. Its flags, weights and machine are not known. It says nothing about "
+    "any other, or about this one after a restart."
+)
 CLOCK_STEP_S = 1e-6
 """No rate is given over less time than this."""
 
@@ -49,7 +58,7 @@ class ValidFor:
     kv_unified: bool | None
     server_flags: tuple[str, ...]
     environment: Mapping[str, str]
-    cache_prompt: bool
+    cache_prompt: bool | None
     slots: str
     schedule: tuple[str, ...]
 
@@ -150,7 +159,7 @@ def sensitivity_of(examined: Examined) -> Sensitivity:
 
 def scope_of(header: Header) -> PromotionScope:
     """What the verdict is tied to; mixture-of-experts comes from the model's own header."""
-    cell = header.cell
+    cell, dialect = header.cell, header.plan.sampling.dialect
     experts = header.subject.model.expert_count
     return PromotionScope(
         valid_for=ValidFor(
@@ -163,15 +172,12 @@ def scope_of(header: Header) -> PromotionScope:
             kv_unified=cell.kv_unified,
             server_flags=cell.server_flags,
             environment=cell.environment,
-            cache_prompt=False,
-            slots="pinned",
+            cache_prompt=False if dialect is None or "cache_prompt" in dialect.stated else None,
+            slots="pinned" if dialect is None or dialect.pins_slots else "as the server assigns",
             schedule=tuple(sorted({p.kind.value for p in header.plan.passes if p.arm is Arm.C})),
         ),
         generalizes=False,
-        note=(
-            "One cell: this model file, context, N, server build, flags, work-set and schedule, "
-            "on this machine, in these server lifetimes. It says nothing about any other."
-        ),
+        note=OWN_CELL if dialect is None else ENDPOINT_CELL,
         tested_model_looks_moe=None if experts is None else experts > 0,
     )
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.decode_witness import DecodeTally, Sent, TaskTally
 from batch_invariance.invariance_diff.digest import digest_of
+from batch_invariance.invariance_diff.gauge import GaugeReading, Poll, proves_company, read_gauge
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.overlap import (
     batch_peak,
@@ -23,6 +25,7 @@ from batch_invariance.invariance_diff.records import (
     PassStart,
     WaveEnd,
 )
+from batch_invariance.invariance_diff.rules import MAX_GAUGE_TIME
 from batch_invariance.invariance_diff.schedule import DispatchKind
 from batch_invariance.invariance_diff.ubatch import Layout
 
@@ -41,7 +44,9 @@ class PassFacts:
     completion. `impossible_waves`: waves whose counter says less than one of their requests took.
     `prompt_counted`: prompt tokens by the server's counter. `log_fault`: why the server's log of
     forward passes is no witness, None where it is; then `log_peak` is the most lanes in one
-    micro-batch and `log_crowded` the passes with several participants.
+    micro-batch and `log_crowded` the passes with several participants. `cached`: prompt tokens from
+    a cache by the server's counter. `gauge`: the polls of a scheduler's gauge, None without any;
+    `gauge_fault` says why they are no witness of the pass, None where they are.
     """
 
     arm: Arm
@@ -71,25 +76,33 @@ class PassFacts:
     log_fault: str | None
     log_peak: int | None
     log_crowded: int
+    cached: int | None = None
+    gauge: GaugeReading | None = None
+    gauge_fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """A trial inside its pass: the forward passes it took, and how many of them it shared, a lower
-    bound (None unknown). `tally` is there where the server's log is the witness."""
+    bound (None unknown). `tally` is there where the server's log is the witness; `by_gauge`: both
+    figures count polls of the scheduler's gauge."""
 
     sent: Sent
     own: int
     shared: int | None
     tally: TaskTally | None = None
+    by_gauge: bool = False
 
 
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(self, start: PassStart, layout: Layout) -> None:
+    def __init__(
+        self, start: PassStart, layout: Layout, any_lane_shares: bool | None = None
+    ) -> None:
         self.start = start
-        self._any_lane_shares = layout.kv_unified
+        self._any_lane_shares = layout.kv_unified if any_lane_shares is None else any_lane_shares
+        self._polls: list[Poll] = []
         self._log = DecodeTally(layout)
         self._matched: dict[tuple[int, int], TaskTally] = {}
         self.members: list[Member] = []
@@ -147,6 +160,10 @@ class PassTracker:
             self._log.add(record.runs)
         except ValueError as error:
             raise EvidenceError("evidence", [f"decode_runs: {error}"]) from None
+
+    def add_polls(self, polls: Iterable[Poll]) -> None:
+        """Takes polls of the scheduler's gauge."""
+        self._polls += polls
 
     def end_wave(self, record: WaveEnd) -> None:
         """Closes a wave and works out the lower bound of what each of its trials shared.
@@ -214,8 +231,9 @@ class PassTracker:
             return {}
         return companions_in_flight(self._intervals, items)
 
-    def finish(self, end: PassEnd | None) -> PassFacts:
-        """The figures of the pass; `end` is None where the evidence breaks off inside it."""
+    def finish(self, end: PassEnd | None, alone_s: float | None = None) -> PassFacts:
+        """The figures of the pass; `end` is None where the evidence breaks off inside it. `alone_s`
+        is the time that its requests took one at a time in arm A."""
         start, depth = self.start, self._depth()
         before, after = start.counters, end.counters if end is not None else NO_COUNTERS
         decodes = counter_delta(before.decode_total, after.decode_total)
@@ -227,6 +245,13 @@ class PassTracker:
         spans = self._intervals
         log_fault = self._match_log(end, decodes)
         log = self._log if log_fault is None else None
+        predicted = counter_delta(before.predicted_total, after.predicted_total)
+        seconds = max((s[1] for s in spans), default=0.0) - min((s[0] for s in spans), default=0.0)
+        gauge = read_gauge(self._polls, spans) if self._polls else None
+        ours = self._tokens_known and predicted == self._tokens
+        gauge_fault = _gauge_fault(decodes, ours, seconds, alone_s)
+        if gauge is not None and gauge_fault is None:
+            self._add_company(gauge)
         return PassFacts(
             arm=start.arm,
             pass_index=start.pass_index,
@@ -242,21 +267,31 @@ class PassTracker:
             tokens_known=self._tokens_known,
             prompt_tokens=self._prompt_tokens,
             decodes=decodes,
-            predicted=counter_delta(before.predicted_total, after.predicted_total),
+            predicted=predicted,
             client_depth=depth,
             decode_peak=peak,
             slot_peak=slots.peak_busy if slots is not None and slots.n_samples else None,
             companions=self._companions_digest(depth),
             lanes=tuple(sorted(self._lanes)),
-            seconds=max((span[1] for span in spans), default=0.0)
-            - min((span[0] for span in spans), default=0.0),
+            seconds=seconds,
             impossible_waves=self._impossible_waves,
             n_lanes=start.schedule.lanes,
             prompt_counted=counter_delta(before.prompt_total, after.prompt_total),
             log_fault=log_fault,
             log_peak=log.peak if log is not None else None,
             log_crowded=log.n_crowded if log is not None else 0,
+            cached=counter_delta(before.cached_total, after.cached_total),
+            gauge=gauge,
+            gauge_fault=gauge_fault,
         )
+
+    def _add_company(self, gauge: GaugeReading) -> None:
+        """Members by what the gauge shows of each trial."""
+        self.members = []
+        for sent in self.sent:
+            inside, beside = gauge.of_trial[sent.key]
+            shared = beside if proves_company(inside, beside) else 0
+            self.members.append(Member(sent, inside, shared, by_gauge=True))
 
     def _match_log(self, end: PassEnd | None, decodes: int | None) -> str | None:
         """Why the server's log is no witness of this pass; None where it is."""
@@ -291,6 +326,22 @@ class PassTracker:
         else:
             pairs = overlapping_pairs(self._intervals)
         return digest_of(sorted(pairs)) if pairs else None
+
+
+def _gauge_fault(
+    decodes: int | None, ours: bool, seconds: float, alone_s: float | None
+) -> str | None:
+    """Why a gauge is no witness of a pass; None where it is."""
+    if decodes is not None:
+        return "the server counts its forward passes, which says more"
+    if not ours:
+        return "other traffic, beside which a gauge does not tell which requests run"
+    if alone_s is None or not alone_s > 0:
+        return "how long its requests take alone is not known"
+    if seconds > MAX_GAUGE_TIME * alone_s:
+        share = seconds / alone_s
+        return f"it took {share:.0%} of the time that its requests take one at a time"
+    return None
 
 
 def counter_delta(before: int | None, after: int | None) -> int | None:

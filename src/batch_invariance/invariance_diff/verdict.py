@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batch_invariance.invariance_diff.facts import Facts
 from batch_invariance.invariance_diff.gates import Examined, GateResult
 from batch_invariance.invariance_diff.model import Outcome, Source, Status, Verdict
+from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.rules import PRODUCER_GATE
 
 PRECEDENCE = (Verdict.RED, Verdict.UNVERIFIED, Verdict.AMBER)
@@ -71,8 +73,9 @@ def divergence_class(
 
     `contamination`, whatever the colour, where an answer holds another item's text: that is no
     rounding.
-    `co_batching` only where nothing else can have differed (`SOUND_GATES` passed), arm B and every
-    confirm trial repeat arm A token by token, and a divergent trial is proved co-batched;
+    `co_batching` only where nothing else can have differed (`SOUND_GATES` passed), arm B (A3 on a
+    server of someone else) and every confirm trial repeat arm A token by token, and a divergent
+    trial is proved co-batched;
     `unattributed` says what is missing for that.
     """
     facts = examined.facts
@@ -80,15 +83,15 @@ def divergence_class(
         return CONTAMINATION
     if verdict is not Verdict.RED:
         return None
-    aa, ab = facts.pairs["AA"], facts.pairs["AB"]
+    aa, again = facts.pairs["AA"], _serial_again(facts)
     if aa.n_compared == 0:
         return "unattributed: arm A was not repeated"
     if not aa.passed or aa.per_id:
         return "unstable_reference"
-    if ab.per_id or facts.confirm_divergent:
-        return "slot_allocation(+co_batching)"
-    if not ab.token_identical or ab.n_ids_compared < len(facts.items):
-        return "unattributed: arm B does not cover arm A token by token"
+    if again.pair.per_id or facts.confirm_divergent:
+        return again.fault
+    if not again.pair.token_identical or again.pair.n_ids_compared < len(facts.items):
+        return f"unattributed: arm {again.arm} does not cover arm A token by token"
     if facts.confirm_done == 0 or facts.confirm_done < facts.confirm_wanted:
         return "unattributed: the divergent trials were not confirmed serially"
     if facts.n_co_batched_divergent == 0:
@@ -97,6 +100,28 @@ def divergence_class(
     if unsound:
         return f"unattributed: {', '.join(unsound)} did not pass"
     return "co_batching"
+
+
+@dataclass(frozen=True, slots=True)
+class _SerialAgain:
+    """The serial arm that takes the batch out and keeps the rest: its pair with A, its name, and
+    what a difference in it is put down to."""
+
+    pair: PairReport
+    arm: str
+    fault: str
+
+
+def _serial_again(facts: Facts) -> _SerialAgain:
+    """Arm B; on a server of someone else A3, which goes over its slots only where they are
+    pinned."""
+    slots = "slot_allocation(+co_batching)"
+    dialect = facts.header.plan.sampling.dialect
+    if dialect is None or "AA3" not in facts.pairs:
+        return _SerialAgain(facts.pairs["AB"], "B", slots)
+    return _SerialAgain(
+        facts.pairs["AA3"], "A3", slots if dialect.pins_slots else "unstable_reference"
+    )
 
 
 def promotable(results: tuple[GateResult, ...], verdict: Verdict, source: Source, tag: str) -> bool:

@@ -7,18 +7,23 @@ job is `cert_is_green`; it trusts the file, so a job calls `verify_certificate` 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from batch_invariance.errors import CertificateError, EvidenceError
 from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import Source, Status
+from batch_invariance.invariance_diff.records import Record
+from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verdict import ARMED_ONLY
+from batch_invariance.invariance_diff.workset_json import bare
 
 REQUIRED_FIELDS = ("model", "ctx", "dispatch_n", "status", "source")
+HEADLINES = ("status", "verdict", "promotable")
+"""What a reader must see first of all that does not agree."""
 GREEN_SOURCES = (Source.LIVE.value, Source.ENDPOINT.value)
 
 
@@ -47,8 +52,8 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     Raises CertificateError unless it is one object with the required fields.
     """
     try:
-        value = json.loads(data, parse_constant=_no_constant, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError) as error:
+        value = parse_json(data)
+    except ValueError as error:
         raise CertificateError("certificate", [f"is not JSON: {error}"[:200]]) from None
     if not isinstance(value, dict):
         raise CertificateError("certificate", ["is not a JSON object"])
@@ -56,17 +61,6 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     if missing:
         raise CertificateError("certificate", [f"lacks {name!r}" for name in missing])
     return value
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise ValueError("an object has a key twice")
-    return result
 
 
 def evidence_name(cert: Mapping[str, Any]) -> str:
@@ -78,15 +72,20 @@ def evidence_name(cert: Mapping[str, Any]) -> str:
     name = evidence.get("file") if isinstance(evidence, dict) else None
     if not isinstance(name, str) or not name:
         raise CertificateError("certificate", ["names no evidence: it can be shown, not verified"])
-    if "/" in name or "\\" in name or "\0" in name or name in (".", ".."):
+    if "/" in name or "\\" in name or not name.isprintable() or name in (".", ".."):
         raise CertificateError("certificate", ["the evidence's name is not a plain file name"])
     return name
 
 
-def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Verification:
+def verify_certificate(
+    cert_bytes: bytes,
+    evidence_lines: Iterable[bytes],
+    also: Callable[[Record], object] | None = None,
+) -> Verification:
     """Derives the certificate again from its evidence and lists what does not agree.
 
-    Raises CertificateError where the file is no certificate at all.
+    `also` is called with every record, for a reader who wants more of the evidence than its
+    certificate. Raises CertificateError where the file is no certificate at all.
     """
     # 1. The file is a certificate.
     cert = parse_certificate(cert_bytes)
@@ -95,25 +94,28 @@ def verify_certificate(cert_bytes: bytes, evidence_lines: Iterable[bytes]) -> Ve
         return Verification((f"unknown rules: version {cert.get('rules_version')!r}",), None)
     # 3. It names evidence, and the evidence is whole: sequence, chain, every record.
     try:
-        derived = certify(evidence_lines, evidence_name(cert))
+        derived = certify(evidence_lines, evidence_name(cert), also)
     except EvidenceError as error:
         return Verification((str(error),), None)
     # 4. The evidence is the one the certificate was made from, and gives the same certificate.
+    again_bytes = derived.to_bytes()
+    if again_bytes == cert_bytes:
+        return Verification((), derived)
     problems = []
     said = cert.get("evidence")
     if isinstance(said, dict) and said.get("sha256") != derived.evidence.sha256:
         problems.append("evidence: its SHA-256 is not the one in the certificate")
-    again = json.loads(derived.to_bytes())
-    for name in sorted(cert.keys() | again.keys()):
+    again = json.loads(again_bytes)
+    for name in sorted(cert.keys() | again.keys(), key=lambda n: (n not in HEADLINES, n)):
         if name not in again:
-            problems.append(f"{name}: not a field of a certificate")
+            problems.append(f"{bare(name)}: not a field of a certificate")
         elif name not in cert:
             problems.append(f"{name}: missing, the evidence gives {_short(again[name])}")
         elif not _same(cert[name], again[name]):
             problems.append(
                 f"{name}: says {_short(cert[name])}, the evidence gives {_short(again[name])}"
             )
-    if not problems and cert_bytes != derived.to_bytes():
+    if not problems:
         problems.append("the file is not in the form in which certificates are written")
     return Verification(tuple(problems), derived)
 

@@ -42,13 +42,12 @@ class Scope(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One run of the cell under other settings; `number` counts full runs from 1."""
+    """One run of the cell under other settings."""
 
     name: str
     flags: UserFlags
     parallel: int
     scope: Scope
-    number: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class _Diagnosing:
             return Diagnosis(today, (), left_out, (), reproduced=False)
         rows = self._singles()
         if not any(row.verdict is Verdict.GREEN for row in rows):
-            rows += self._combined(rows, today.n_divergent)
+            rows += self._combined(rows, len(today.runs[-1].divergent))
         by_slots = self._fewer_slots() if self._plan.search_n else []
         return Diagnosis(today, tuple(rows), left_out, tuple(by_slots), reproduced=True)
 
@@ -201,11 +200,15 @@ class _Diagnosing:
         return [self._try([remedy]) for remedy in tried]
 
     def _combined(self, rows: Sequence[Row], baseline: int) -> list[Row]:
-        """Pairs of what helped a little, the most helpful first, then all of it together."""
+        """Pairs of what helped a little, the most helpful first, then all of it together.
+
+        `baseline`: diverging ids of the run of today's settings that the first run of each row
+        repeats, on the same items.
+        """
         by_name = {r.name: r for r in self._plan.remedies if isinstance(r, Remedy)}
         ran = [row for row in rows if row.runs]
-        helped = sorted(ran, key=lambda row: row.n_divergent)
-        chosen = [by_name[row.name] for row in helped if row.n_divergent < baseline]
+        helped = sorted(ran, key=lambda row: (len(row.runs[0].divergent), row.n_divergent))
+        chosen = [by_name[row.name] for row in helped if len(row.runs[0].divergent) < baseline]
         chosen = chosen if len(chosen) > 1 else [by_name[row.name] for row in helped]
         found = []
         for group in _groups(chosen):
@@ -253,8 +256,8 @@ class _Diagnosing:
     def _attempts(self, name: str, flags: UserFlags, n: int) -> Iterator[Attempt]:
         if self._screen is not Scope.FULL:
             yield Attempt(name, flags, n, self._screen)
-        for number in range(1, self._plan.confirm_runs + 1):
-            yield Attempt(name, flags, n, Scope.FULL, number)
+        for _ in range(self._plan.confirm_runs):
+            yield Attempt(name, flags, n, Scope.FULL)
 
 
 def _groups(remedies: Sequence[Remedy]) -> Iterator[list[Remedy]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -47,13 +48,22 @@ class LaneLost(Exception):
 class Dispatcher:
     """Sends requests to one server of `lanes` slots; a context manager.
 
-    `dead` is set when the server dies: nothing is sent after that. `halt` may be called to stop
+    `dead` is set when the server dies: nothing is sent after that. `is_idle` says of a lane whether
+    the server has let go of it, by default from its slots. `halt` may be called to stop
     before the next request. The lanes are daemons: one that still waits for an answer ends with
     its server and never holds the process up.
     """
 
-    def __init__(self, client: Client, lanes: int, timeout_s: float, dead: threading.Event) -> None:
+    def __init__(
+        self,
+        client: Client,
+        lanes: int,
+        timeout_s: float,
+        dead: threading.Event,
+        is_idle: Callable[[int], bool] | None = None,
+    ) -> None:
         self._client = client
+        self._is_idle = is_idle or self._slot_is_idle
         self._timeout_s = timeout_s
         self._dead = dead
         self._halted = threading.Event()
@@ -167,20 +177,24 @@ class Dispatcher:
         return Answered(entry, lane, body, exchange)
 
     def _settle(self, answer: Answered) -> None:
-        """After a time-out, waits until the slot is idle again."""
+        """After a time-out, waits until the slot is idle again, as long as for an answer."""
         failure = answer.exchange.failure
         if failure is None or failure.kind is not FailureKind.TIMEOUT:
             return
-        polls = max(1, int(self._timeout_s / IDLE_POLL_S))
-        for _ in range(polls):
+        deadline = time.monotonic() + self._timeout_s
+        while True:
             check()
             if self._dead.is_set():
                 return
-            busy = read_busy_slots(self._client)
-            if busy is not None and answer.lane not in busy:
+            if self._is_idle(answer.lane):
                 return
+            if time.monotonic() > deadline:
+                raise LaneLost(answer.lane)
             self._dead.wait(IDLE_POLL_S)
-        raise LaneLost(answer.lane)
+
+    def _slot_is_idle(self, lane: int) -> bool:
+        busy = read_busy_slots(self._client)
+        return busy is not None and lane not in busy
 
 
 def _work(inbox: queue.SimpleQueue[Callable[[], None] | None]) -> None:

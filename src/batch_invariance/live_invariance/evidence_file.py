@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_invariance.errors import BatchInvarianceError
+from batch_invariance.errors import BatchInvarianceError, EvidenceError
 from batch_invariance.invariance_diff.evidence import EvidenceEncoder
 from batch_invariance.invariance_diff.model import Trial
 from batch_invariance.invariance_diff.records import Record
 from batch_invariance.live_invariance.store import open_evidence, reopen_evidence
+
+MAX_LINE_BYTES = 1 << 29
+"""Room for a work-set or an answer of the largest size that is read, every byte of it escaped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +83,24 @@ class EvidenceWriter:
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of an evidence file, newline included, one at a time.
 
-    Raises BatchInvarianceError when the file cannot be read.
+    Raises BatchInvarianceError when the file cannot be read or is no regular one, EvidenceError for
+    a line that no evidence can have.
     """
     try:
-        with open(path, "rb") as file:
-            yield from file
+        # Whoever made a certificate chose this name: a pipe would be waited for without end.
+        with open(path, "rb", opener=_without_waiting) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise BatchInvarianceError(f"cannot read the evidence {path}: no regular file")
+            number = 0
+            while line := file.readline(MAX_LINE_BYTES + 1):
+                number += 1
+                if len(line) > MAX_LINE_BYTES:
+                    most = MAX_LINE_BYTES >> 20
+                    raise EvidenceError("evidence", [f"line {number}: longer than {most} MiB"])
+                yield line
     except OSError as error:
         raise BatchInvarianceError(f"cannot read the evidence {path}: {error.strerror}") from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

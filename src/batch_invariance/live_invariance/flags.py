@@ -85,7 +85,12 @@ _SWITCH_NAMES = (
 _SWITCHES = frozenset(_SWITCH_NAMES.split())
 _TWO_VALUES = frozenset({"--control-vector-layer-range"})
 _KV_UNIFIED = ("-kvu", "--kv-unified")
-_KV_SEPARATE = ("-no-kvu", "--no-kv-unified")
+KV_LAYOUT = (*_KV_UNIFIED, "-no-kvu", "--no-kv-unified")
+"""Every spelling that decides whether the slots share one KV buffer."""
+FLASH_ATTENTION = ("-fa", "--flash-attn")
+FLASH_ATTENTION_OFF = ("off", "disabled", "false", "0")
+"""What `--flash-attn` takes for off (`is_falsey` in common/arg.cpp, b11434)."""
+UBATCH_SIZE = ("-ub", "--ubatch-size")
 
 
 def canonical(token: str) -> str:
@@ -193,27 +198,27 @@ class UserFlags:
     @property
     def ubatch_size(self) -> int:
         """Tokens in a physical batch; 512 by default."""
-        return self._number(512, "-ub", "--ubatch-size")
+        return self._number(512, *UBATCH_SIZE)
 
     @property
     def flash_attn(self) -> str:
         """`on`, `off` or `auto` as given; `auto` by default, `on` for the bare old switch."""
-        given = self.value("-fa", "--flash-attn")
+        given = self.value(*FLASH_ATTENTION)
         if given is not None and not is_flag(given):
             return given
-        bare = any(canonical(token) in ("-fa", "--flash-attn") for token in self.flags)
+        bare = any(canonical(token) in FLASH_ATTENTION for token in self.flags)
         return "on" if bare else "auto"
 
     @property
     def states_kv_unified(self) -> bool:
         """Whether the user decided about unified KV at all."""
-        return any(canonical(token) in _KV_UNIFIED + _KV_SEPARATE for token in self.flags)
+        return any(canonical(token) in KV_LAYOUT for token in self.flags)
 
     @property
     def kv_unified(self) -> bool:
         """Whether the slots share one KV buffer; off by default."""
         unified = False
         for token in self.flags:
-            if canonical(token) in _KV_UNIFIED + _KV_SEPARATE:
+            if canonical(token) in KV_LAYOUT:
                 unified = canonical(token) in _KV_UNIFIED
         return unified

@@ -9,7 +9,8 @@ standard output carries the reports, standard error is the server's log. All are
               {"quit": true}        leave without touching the scratch directory
               end of file           the driver is gone: TERM, after 2 s KILL, remove SCRATCH
     reports:  {"pid": n, "start": ticks or null}  or  {"spawn_error": text}
-              {"exit": code, or minus the signal}
+              {"exit": code, or minus the signal, "left": n}
+                                    n: processes that it left running when it ended
 
 The exit is seen without reaping it, so that the process id, and with it the group id, still belongs
 to the server while what is left of its group is killed. On Linux the guardian is also the
@@ -35,11 +36,12 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProcStat:
-    """Three fields of `/proc/<pid>/stat`; `start` is in clock ticks since boot (field 22)."""
+    """Four fields of `/proc/<pid>/stat`; `start` is in clock ticks since boot (field 22)."""
 
-    __slots__ = ("parent", "session", "start")
+    __slots__ = ("ended", "parent", "session", "start")
 
-    def __init__(self, parent: int, session: int, start: int) -> None:
+    def __init__(self, ended: bool, parent: int, session: int, start: int) -> None:
+        self.ended = ended
         self.parent = parent
         self.session = session
         self.start = start
@@ -53,7 +55,7 @@ def proc_stat(pid: int) -> ProcStat | None:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return ProcStat(int(fields[1]), int(fields[3]), int(fields[19]))
+    return ProcStat(fields[0] in (b"Z", b"X"), int(fields[1]), int(fields[3]), int(fields[19]))
 
 
 def all_pids() -> list[int]:
@@ -137,6 +139,8 @@ class Ward:
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.pid = process.pid
+        self.left: set[int] = set()
+        """Processes of its own that ran on when it had ended, as far as `/proc` shows them."""
         # Referenced and never polled: a forgotten or polled Popen would reap behind our back.
         self._process = process
         self._status: int | None = None
@@ -154,17 +158,23 @@ class Ward:
                 self._status = os.waitstatus_to_exitcode(raw)
         return self._status is not None
 
-    def _strays(self) -> list[int]:
+    def _others(self) -> dict[int, ProcStat]:
+        """The processes that are this server's: those of its session, and orphans of its making."""
         me = os.getpid()
-        stats = ((pid, proc_stat(pid)) for pid in all_pids() if pid != self.pid)
-        return [pid for pid, stat in stats if stat is not None and stat.parent == me]
+        stats = {pid: proc_stat(pid) for pid in all_pids() if pid != self.pid}
+        return {
+            pid: stat
+            for pid, stat in stats.items()
+            if stat is not None and (stat.parent == me or stat.session == self.pid)
+        }
 
     def finish(self, control: Control) -> int | None:
         """Kill what the ended server left, wait until that is gone, reap, return the status."""
-        signal_group(self.pid, signal.SIGKILL)
         deadline = time.monotonic() + SWEEP_LIMIT_S
+        self._note_running()
+        signal_group(self.pid, signal.SIGKILL)
         while time.monotonic() < deadline:
-            strays = self._strays()
+            strays = [pid for pid, stat in self._note_running() if stat.parent == os.getpid()]
             if not strays:
                 break
             reaped = 0
@@ -176,6 +186,11 @@ class Ward:
                 control.wait(max(0.0, deadline - time.monotonic()))
         self._reap()
         return self._status
+
+    def _note_running(self) -> list[tuple[int, ProcStat]]:
+        others = self._others()
+        self.left |= {pid for pid, stat in others.items() if not stat.ended}
+        return list(others.items())
 
 
 def supervise(ward: Ward, control: Control) -> None:
@@ -225,7 +240,8 @@ def main(scratch: str) -> None:
         ward = launch(argv)
         if ward is not None:
             supervise(ward, control)
-            report(exit=ward.finish(control))
+            status = ward.finish(control)
+            report(exit=status, left=len(ward.left))
     while not control.eof:
         command = control.take()
         if command is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -76,16 +76,41 @@ def format_bytes(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
-def memory_available(proc: Path = _PROC, cgroup: Path = _CGROUP) -> int | None:
-    """Bytes a new process could use without swapping; None where the system does not say.
+def _sysconf(name: str) -> int:
+    if not hasattr(os, "sysconf"):
+        raise ValueError(name)
+    return os.sysconf(name)
+
+
+def memory_available(
+    proc: Path = _PROC, cgroup: Path = _CGROUP, sysconf: Callable[[str], int] = _sysconf
+) -> int | None:
+    """Bytes a new process could use without swapping, read anew; None where nothing tells.
 
     MemAvailable of `/proc/meminfo`, or what a control group leaves where that is less: its limit,
     or the usage above which the kernel slows it down, minus its usage, not counting the file cache
-    that the kernel would give back.
+    that the kernel would give back. Off Linux the free pages, where `sysconf` knows them, which
+    macOS does not.
     """
-    amounts = [_meminfo_available(proc), *_cgroup_rooms(proc, cgroup)]
+    host = _meminfo_available(proc)
+    if host is None:
+        host = _pages("SC_AVPHYS_PAGES", sysconf)
+    amounts = [host, *_cgroup_rooms(proc, cgroup)]
     known = [amount for amount in amounts if amount is not None]
     return max(0, min(known)) if known else None
+
+
+def memory_installed(sysconf: Callable[[str], int] = _sysconf) -> int | None:
+    """Bytes of memory that this machine has in all; None where the system does not say."""
+    return _pages("SC_PHYS_PAGES", sysconf)
+
+
+def _pages(name: str, sysconf: Callable[[str], int]) -> int | None:
+    try:
+        pages, size = sysconf(name), sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+    return pages * size if pages > 0 and size > 0 else None
 
 
 def _lines(path: Path) -> list[str]:
@@ -159,10 +184,18 @@ def check_memory(
 ) -> None:
     """Refuse a server whose weights and KV cache come to `projected_bytes` if that is too much.
 
-    Too much is what `memory_refusal` says. `enabled` False turns the look at the free memory off;
-    the cap stands.
+    Too much is what `memory_refusal` says; where the free memory is unknown, all that is installed
+    is the bound. `enabled` False turns the look at the memory off; the cap stands.
     """
     available = memory_available() if enabled else None
+    installed = memory_installed() if enabled and available is None else None
+    if installed is not None and installed - projected_bytes < floor_bytes:
+        raise GuardRefused(
+            "memory",
+            f"this machine has {format_bytes(installed)} in all, weights and KV cache need about "
+            f"{format_bytes(projected_bytes)}, and {format_bytes(floor_bytes)} must remain",
+            "Lower --ctx or --parallel, or use a smaller model.",
+        )
     refusal = memory_refusal(projected_bytes, floor_bytes, max_footprint_bytes, available)
     if refusal is not None:
         raise refusal
@@ -195,6 +228,26 @@ def memory_refusal(
             "Free some memory, lower --ctx or --parallel, or use a smaller model.",
         )
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchLimits:
+    """What a launch may take of this machine: ports never to be used, the largest server in bytes,
+    and whether to look at the free memory."""
+
+    reserved_ports: frozenset[int] = frozenset()
+    max_footprint_bytes: int | None = None
+    memory_guard: bool = True
+
+    def check(self, projected_bytes: int) -> None:
+        """Look at the memory as it is now. Raises `GuardRefused`."""
+        check_memory(
+            projected_bytes, MEMORY_FLOOR_BYTES, self.max_footprint_bytes, self.memory_guard
+        )
+
+
+NO_LIMITS: Final = LaunchLimits()
+"""No cap and no reserved port; the free memory is looked at."""
 
 
 def check_disk(path: Path, need: int) -> None:

@@ -1,4 +1,4 @@
-"""HTTP to one server, by `urllib` alone: bounded reads, no proxies, no redirects, no retries.
+"""HTTP to one server, by `urllib` alone: bounded reads, no redirects, no retries.
 
 A failed request is data: `Client.send` returns an `Exchange` whose `failure` says what happened
 and raises nothing.
@@ -10,7 +10,8 @@ import http.client
 import time
 import urllib.error
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from batch_invariance.invariance_diff.model import Failure, FailureKind
@@ -22,9 +23,10 @@ JSON_HEADERS = {"Content-Type": "application/json", "Accept": "application/json"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its answer; `status` and `body` hold where `failure` is None.
+    """One request and its answer; `status`, `body` and `headers` hold where `failure` is None.
 
-    Times are monotonic seconds: just before the request is sent, and once the answer is read.
+    Header names are in lower case. Times are monotonic seconds: just before the request is sent,
+    and once the answer is read.
     """
 
     status: int
@@ -32,6 +34,7 @@ class Exchange:
     failure: Failure | None
     dispatch_ts: float
     complete_ts: float
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -45,15 +48,16 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class Client:
-    """Talks to `base_url` with one key. Safe to use from several threads."""
+    """Talks to `base_url` with one key. Safe to use from several threads. `proxies`: go through
+    those that the environment names, which a server on the loopback must not."""
 
-    def __init__(self, base_url: str, api_key: str | None) -> None:
+    def __init__(self, base_url: str, api_key: str | None, proxies: bool = False) -> None:
         self.base_url = base_url
         self._headers = dict(JSON_HEADERS)
         if api_key is not None:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        # The environment's proxies are for the network; this server is on the loopback.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirect())
+        handler = urllib.request.ProxyHandler(None if proxies else {})
+        self._opener = urllib.request.build_opener(handler, _NoRedirect())
 
     def with_key(self, api_key: str) -> Client:
         """The same server with another key."""
@@ -77,12 +81,20 @@ class Client:
             except urllib.error.HTTPError as error:
                 with error:
                     data = _read_bounded(error, start + timeout)
-                return Exchange(error.code, data, None, start, time.monotonic())
+                return Exchange(
+                    error.code, data, None, start, time.monotonic(), _headers(error.headers)
+                )
             with response:
                 data = _read_bounded(response, start + timeout)
-            return Exchange(response.status, data, None, start, time.monotonic())
+            return Exchange(
+                response.status, data, None, start, time.monotonic(), _headers(response.headers)
+            )
         except (OSError, http.client.HTTPException, ValueError) as error:
             return Exchange(0, b"", _failure(error), start, time.monotonic())
+
+
+def _headers(message: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in message.items()}
 
 
 class _TooLarge(ValueError):

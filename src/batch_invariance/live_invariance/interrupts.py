@@ -43,8 +43,12 @@ def _handle(signum: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it the first signal raises `Interrupted`; a second one ends the process at once."""
-    before = {signum: signal.signal(signum, _handle) for signum in HANDLED}
+    """Within it the first signal raises `Interrupted`; a second one ends the process at once.
+
+    A signal that the caller has this process ignore, as `nohup` does, stays ignored.
+    """
+    heeded = [signum for signum in HANDLED if signal.getsignal(signum) is not signal.SIG_IGN]
+    before = {signum: signal.signal(signum, _handle) for signum in heeded}
     _state.received = None
     try:
         yield

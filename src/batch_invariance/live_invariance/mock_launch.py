@@ -35,6 +35,11 @@ class MockRunning:
             binary=RunningBinary(),
         )
 
+    @property
+    def ending(self) -> str:
+        """How it ended: only by being asked to."""
+        return "exit code 0"
+
     def stop(self) -> ExitInfo:
         """Ends the mock's threads and frees its port."""
         self._server.stop()

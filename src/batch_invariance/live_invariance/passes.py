@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from batch_invariance.errors import BatchInvarianceError
-from batch_invariance.invariance_diff.model import Arm, Completion, Trial
-from batch_invariance.invariance_diff.packed import unpack_ids
+from batch_invariance.invariance_diff.control import plan_ban, planted_body
+from batch_invariance.invariance_diff.model import Arm, Completion
 from batch_invariance.invariance_diff.plan import (
     length_schedule,
     seeded_schedule,
@@ -15,10 +15,9 @@ from batch_invariance.invariance_diff.records import (
     PassEnd,
     PassPlan,
     PassStart,
-    SlotSamples,
     WaveEnd,
 )
-from batch_invariance.invariance_diff.request import Body, ban_token, build_body
+from batch_invariance.invariance_diff.request import Body, build_body
 from batch_invariance.invariance_diff.schedule import (
     DispatchKind,
     Entry,
@@ -28,11 +27,11 @@ from batch_invariance.invariance_diff.schedule import (
     wave_pass,
 )
 from batch_invariance.live_invariance.answers import broke_by_death
-from batch_invariance.live_invariance.dispatch import BodyFor, Dispatcher, LaneLost
+from batch_invariance.live_invariance.dispatch import Answered, BodyFor, Dispatcher, LaneLost
 from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.recording import PassRef, Recorder, StopRun
 from batch_invariance.live_invariance.server import RunningServer
-from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
+from batch_invariance.live_invariance.telemetry import LlamaTelemetry, Telemetry
 
 WARMUP_TOKENS = 24
 
@@ -52,9 +51,16 @@ class Passes:
     passes by the log, its end. A context manager."""
 
     def __init__(
-        self, recorder: Recorder, server: RunningServer, lifetime: int, dispatcher: Dispatcher
+        self,
+        recorder: Recorder,
+        server: RunningServer,
+        lifetime: int,
+        dispatcher: Dispatcher,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._recorder = recorder
+        self._telemetry = telemetry or LlamaTelemetry(server.client)
+        self._n_generated = 0
         self._server = server
         self._lifetime = lifetime
         self._dispatcher = dispatcher
@@ -75,8 +81,10 @@ class Passes:
         lanes = self._server.facts.parallel
         self._recorder.observer.stage("warm-up")
         order = [lane % self._n_items for lane in range(lanes)]
-        override: dict[str, object] = {"ignore_eos": True, "max_tokens": WARMUP_TOKENS}
         sampling = self._recorder.header.plan.sampling
+        override: dict[str, object] = {"max_tokens": WARMUP_TOKENS}
+        if sampling.dialect is None or "ignore_eos" in sampling.dialect.stated:
+            override["ignore_eos"] = True
 
         def body_for(entry: Entry) -> Body:
             return build_body(self._recorder.items[entry.item], sampling, override)
@@ -136,36 +144,25 @@ class Passes:
     def control(self) -> None:
         """The positive control: one wave in which one item may not begin as it did in arm A."""
         recorder = self._recorder
-        planted = self._planted()
-        if planted is None:
-            recorder.event("no_control", "no answer of arm A has a token that could be banned")
+        plan = self._plan_control()
+        if plan is None:
+            recorder.event("no_control", "arm A has no answer that a change could be planted in")
             return
-        item, token = planted
         recorder.observer.stage("positive control")
         lanes = self._server.facts.parallel
-        order = [(item + i) % self._n_items for i in range(lanes)]
+        order = [(plan.item + i) % self._n_items for i in range(lanes)]
         schedule = wave_pass(order, lanes)
-        sampling = recorder.header.plan.sampling
-        banned = build_body(recorder.items[item], sampling, ban_token(token))
+        perturbed = planted_body(plan, recorder.items, recorder.header.plan.sampling)
 
         def body_for(entry: Entry) -> Body:
-            planted = entry.item == item and entry.occurrence == 0
-            return banned if planted else recorder.bodies[entry.item]
+            planted = entry.item == plan.item and entry.occurrence == 0
+            return perturbed if planted else recorder.bodies[entry.item]
 
-        recorder.write(ControlPlan(item, token, 0))
+        recorder.write(plan)
         self._run(PassRef(Arm.P, 0), schedule, body_for)
 
-    def _planted(self) -> tuple[int, int] | None:
-        """(item, first token of its answer), preferring one that the scorer calls a real answer."""
-        fallback = None
-        for item, trial in sorted(self._recorder.reference.items()):
-            token = _first_token(trial)
-            if token is None or trial.scored is None:
-                continue
-            if trial.scored.failure_mode == "ok":
-                return item, token
-            fallback = fallback or (item, token)
-        return fallback
+    def _plan_control(self) -> ControlPlan | None:
+        return plan_ban(self._recorder.reference)
 
     def _run(
         self,
@@ -173,26 +170,24 @@ class Passes:
         schedule: PassSchedule,
         body_for: BodyFor,
     ) -> None:
-        recorder, client = self._recorder, self._server.client
-        before = read_counters(client)
+        recorder, telemetry = self._recorder, self._telemetry
+        before = telemetry.begin()
+        self._n_generated = 0
         self._log.begin(ref, before.decode_total)
         recorder.write(PassStart(ref.arm, ref.index, self._lifetime, schedule, before))
-        samples: SlotSamples | None = None
         try:
-            if schedule.kind is DispatchKind.SERIAL:
+            with telemetry.sampler(schedule.kind is not DispatchKind.SERIAL) as sampler:
                 self._collect(ref, schedule, body_for)
-            else:
-                with SlotSampler(client) as sampler:
-                    self._collect(ref, schedule, body_for)
-                samples = sampler.samples()
         except LaneLost as lost:
             recorder.event("lane_lost", str(lost), ref.arm, ref.index)
             raise StopRun(f"arm {ref.arm.value} lost: {lost}") from lost
         if self._server.dead.is_set():
             raise ServerDied(ref.arm)
-        after = read_counters(client)
+        after = telemetry.read(self._n_generated)
         fault = self._log.finish(after.decode_total)
-        recorder.write(PassEnd(ref.arm, ref.index, after, samples, fault))
+        for record in sampler.records(ref.arm, ref.index):
+            recorder.write(record)
+        recorder.write(PassEnd(ref.arm, ref.index, after, sampler.slots(), fault))
         recorder.sync()
 
     def _collect(
@@ -203,15 +198,14 @@ class Passes:
     ) -> None:
         for answer in self._dispatcher.run(schedule, body_for):
             if isinstance(answer, int):
-                counters = read_counters(self._server.client)
+                counters = self._telemetry.read(self._n_generated)
                 self._recorder.write(WaveEnd(ref.arm, ref.index, answer, counters))
             else:
                 died = broke_by_death(answer.exchange, self._server.dead)
-                self._recorder.answered(ref, answer, died)
+                trial = self._recorder.answered(ref, answer, died)
+                if isinstance(trial.result, Completion):
+                    self._n_generated += trial.result.completion_tokens or 0
+                self._recorded(ref, answer)
 
-
-def _first_token(trial: Trial) -> int | None:
-    result = trial.result
-    if not isinstance(result, Completion) or not result.token_ids:
-        return None
-    return unpack_ids(result.token_ids)[0]
+    def _recorded(self, ref: PassRef, answer: Answered) -> None:
+        """A place for what a run wants to do after each trial."""

@@ -34,6 +34,7 @@ from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.invariance_diff.workset import WorkSet
 from batch_invariance.live_invariance.digests import ModelDigestCache, file_sha256
 from batch_invariance.live_invariance.flags import (
+    FLASH_ATTENTION_OFF,
     UserFlags,
     canonical,
     check_user_flags,
@@ -50,8 +51,6 @@ from batch_invariance.live_invariance.model_file import read_model
 from batch_invariance.scorer_api import Scorer, describe_scorer
 
 ASK_TIMEOUT_S = 30.0
-FLASH_ATTENTION_OFF = ("off", "disabled", "false", "0")
-"""What `--flash-attn` takes for off (`is_falsey` in common/arg.cpp, b11434)."""
 MAX_PASSES = 10_000
 RANDOM_SEED = 4294967295
 """llama-server draws a seed of its own for this one, as it does for -1."""
@@ -137,7 +136,7 @@ def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
     for flag, size in (("-b", choice.flags.batch_size), ("-ub", choice.flags.ubatch_size)):
         if size < parallel:
             raise UsageError(f"{flag} {size}: a batch of {parallel} requests cannot form; raise it")
-    header, size, footprint = _know_model(choice, parallel)
+    header, size, projected = _know_model(choice, parallel)
     digest = ModelDigestCache().digest(choice.model)
     help_text = _ask(choice.server_bin, "--help")
     known = parse_known_flags(help_text) if help_text else frozenset()
@@ -158,7 +157,7 @@ def know_server(choice: ServerChoice, parallel: int) -> ServerKnowledge:
             expert_count=header.expert_count,
             expert_used_count=header.expert_used_count,
         ),
-        footprint=footprint,
+        footprint=projected,
     )
 
 
@@ -176,6 +175,11 @@ def _know_model(choice: ServerChoice, parallel: int) -> tuple[GgufHeader, int, F
     )
     shape = model_shape(headers, f"model {choice.model.name}")
     return headers[0], size, project(shape, choice.ctx, parallel, settings)
+
+
+def footprint(choice: ServerChoice, parallel: int) -> Footprint:
+    """The projected memory of this server with `parallel` slots. Raises as `know_server` does."""
+    return _know_model(choice, parallel)[2]
 
 
 def _ask(server_bin: Path, question: str) -> str | None:

@@ -41,7 +41,6 @@ from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.passes import WARMUP_TOKENS
-from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.recording import PassRef
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
@@ -124,7 +123,7 @@ def run_probe(request: ProbeRequest, launcher: Launcher, observer: ProbeObserver
     tail = ""
     if died is not None:
         tail = ended.log_tail
-        how = str(ExitStatus(ended.code, ended.signal))
+        how = server.ending
         if died != LOAD:
             raise ServerError(
                 f"the server died in {died} ({how}): no result. The end of its log:\n{tail}"
@@ -222,7 +221,7 @@ class _Probing:
             finally:
                 after = NO_COUNTERS if self._server.dead.is_set() else read_counters(client)
                 load = WaveCount(before, after, _n_tokens(recorded.concurrent))
-                recorded.load, recorded.slots = load, sampler.samples()
+                recorded.load, recorded.slots = load, sampler.slots()
                 fault = log.finish(after.decode_total)
                 if fault is None:
                     recorded.log = read_load_log(tally, recorded.concurrent, load)

@@ -22,7 +22,7 @@ from batch_invariance.errors import ServerError
 from batch_invariance.live_invariance import guardian
 from batch_invariance.live_invariance.procfs import kill_tree
 from batch_invariance.live_invariance.store import require_posix
-from batch_invariance.live_invariance.text import printable
+from batch_invariance.live_invariance.text import printable_lines
 
 START_LIMIT_S = 30.0
 STOP_GRACE_S = 3.0
@@ -56,13 +56,15 @@ class OwnedProcess:
     """A server that cannot outlive the driver. Use it as a context manager, or call `stop`.
 
     `pid` is the server's, and the id of its process group. `log_path` is the file that holds its
-    standard output and error, mode 0600.
+    standard output and error, mode 0600. `n_left` is how many processes it left running when it
+    ended, as far as the system shows them; they are gone by then.
     """
 
     def __init__(self, guard: subprocess.Popen[bytes], log_path: Path) -> None:
         self.pid = 0
         self.log_path = log_path
         self.guardian_lost = False
+        self.n_left = 0
         assert guard.stdin is not None
         assert guard.stdout is not None
         self._guard = guard
@@ -145,6 +147,17 @@ class OwnedProcess:
         """How the server ended; None while it runs."""
         return self._status
 
+    @property
+    def ending(self) -> str:
+        """How the server ended, in words for a person; what was asked of it does not matter."""
+        if self.guardian_lost:
+            return "its guardian process was killed, and it with its whole group after that"
+        status = self._status or ExitStatus(None, None)
+        if status.code == 0 and self.n_left:
+            left = f"leaving {self.n_left} of its processes behind"
+            return f"{status}, {left}: it put itself into the background"
+        return str(status)
+
     def on_exit(self, callback: Callable[[], None]) -> None:
         """Have `callback` called once, from another thread, when the server or its guardian dies.
 
@@ -174,7 +187,7 @@ class OwnedProcess:
                 data = file.read(max_bytes)
         except OSError:
             return ""
-        return printable(data.decode("utf-8", "replace"))
+        return printable_lines(data.decode("utf-8", "replace"))
 
     def stop(self, grace_s: float = STOP_GRACE_S) -> ExitStatus:
         """Bring the server and its group down: TERM, TERM after `grace_s`, KILL after `grace_s`.
@@ -239,7 +252,8 @@ class OwnedProcess:
             self._spawn_error = str(error)
             self._end(ExitStatus(None, None))
         elif "exit" in report:
-            value = report["exit"]
+            value, left = report["exit"], report.get("left")
+            self.n_left = left if isinstance(left, int) else 0
             if not isinstance(value, int):
                 self._end(ExitStatus(None, None))
             else:

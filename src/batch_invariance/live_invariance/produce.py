@@ -6,21 +6,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.records import Header
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_lines
 from batch_invariance.live_invariance.host import check_disk
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.recording import Recorder, RunObserver, StopRules
-from batch_invariance.live_invariance.resume import Interruption, go_on
+from batch_invariance.live_invariance.resume import Interruption, go_on, read_interrupted
 from batch_invariance.live_invariance.run import run_cell
 from batch_invariance.live_invariance.server import Launcher
+from batch_invariance.live_invariance.signing import set_aside_signed, write_signature
 from batch_invariance.live_invariance.store import (
-    CellLock,
     CellPaths,
+    OutDirLock,
     cell_paths,
     prepare_out_dir,
-    set_aside,
     write_atomic,
 )
 from batch_invariance.scorer_api import Scorer, ScoringSession
@@ -33,11 +35,13 @@ TRIAL_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A certificate, where it and its evidence are, and what was set aside for it."""
+    """A certificate, where it and its evidence are, what was set aside for it, and its signature
+    (None: it is not signed)."""
 
     certificate: Certificate
     paths: CellPaths
     set_aside: tuple[Path, ...]
+    signature: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +62,59 @@ def evidence_bytes(header: Header) -> int:
 
 
 def produce(
-    header: Header, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
+    header: Header,
+    launcher: Launcher,
+    scorer: Scorer,
+    out_dir: Path,
+    conduct: Conduct,
+    key: SigningKey | None = None,
 ) -> Produced:
-    """Runs the cell in `out_dir`, then derives its certificate from the evidence just written.
+    """`produce_by` of a cell whose servers `launcher` starts."""
+    timeout_s = conduct.request_timeout_s
+
+    def run(recorder: Recorder) -> None:
+        run_cell(recorder, launcher, timeout_s)
+
+    return produce_by(header, run, scorer, out_dir, conduct, key)
+
+
+def produce_by(
+    header: Header,
+    run: Callable[[Recorder], None],
+    scorer: Scorer,
+    out_dir: Path,
+    conduct: Conduct,
+    key: SigningKey | None = None,
+) -> Produced:
+    """Has `run` write the evidence in `out_dir`, then derives the certificate from it, and signs it
+    where there is a `key`.
 
     The cell's older certificate and evidence are renamed first, so that a stale GREEN never
-    stands for a run that failed. Raises what `run_cell`, the disk guard and the out-dir's checks
+    stands for a run that failed. Raises what `run`, the disk guard and the out-dir's checks
     raise; the evidence that was written by then stays.
     """
     check_disk(out_dir, evidence_bytes(header))
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
-    timeout_s = conduct.request_timeout_s
-    with CellLock(paths):
-        moved = set_aside([paths.certificate, paths.evidence])
+    with OutDirLock(out_dir):
+        moved = set_aside_signed(paths.certificate, [paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
-            _run(writer, header, scorer, conduct, lambda r: run_cell(r, launcher, timeout_s))
-        return _certified(paths, moved)
+            _run(writer, header, scorer, conduct, run)
+        return _certified(paths, moved, key)
 
 
 def resume(
-    interruption: Interruption, launcher: Launcher, scorer: Scorer, out_dir: Path, conduct: Conduct
+    interruption: Interruption,
+    launcher: Launcher,
+    scorer: Scorer,
+    out_dir: Path,
+    conduct: Conduct,
+    key: SigningKey | None = None,
 ) -> Produced:
-    """Goes on with an interrupted run in the file that it left, then derives its certificate.
+    """Goes on with an interrupted run in the file that it left, then derives its certificate, and
+    signs it where there is a `key`.
 
-    Raises what `produce` raises.
+    Raises what `produce` raises, and EvidenceError where the file is no longer what was read.
     """
     header = interruption.header
 
@@ -92,11 +124,16 @@ def resume(
 
     check_disk(out_dir, evidence_bytes(header))
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
-    with CellLock(paths):
-        moved = set_aside([paths.certificate])
+    with OutDirLock(out_dir):
+        if read_interrupted(paths.evidence).written != interruption.written:
+            raise EvidenceError(
+                f"evidence {paths.evidence.name}",
+                ["another run has written to it meanwhile; resume it again"],
+            )
+        moved = set_aside_signed(paths.certificate)
         with EvidenceWriter(paths.evidence, interruption.written) as writer:
             _run(writer, header, scorer, conduct, rest)
-        return _certified(paths, moved)
+        return _certified(paths, moved, key)
 
 
 def _run(
@@ -114,7 +151,9 @@ def _run(
         conduct.observer.note(message)
 
 
-def _certified(paths: CellPaths, moved: tuple[Path, ...]) -> Produced:
+def _certified(paths: CellPaths, moved: tuple[Path, ...], key: SigningKey | None) -> Produced:
     certificate = certify(read_lines(paths.evidence), paths.evidence.name)
-    write_atomic(paths.certificate, certificate.to_bytes())
-    return Produced(certificate, paths, moved)
+    data = certificate.to_bytes()
+    write_atomic(paths.certificate, data)
+    signature = None if key is None else write_signature(paths.certificate, data, key)
+    return Produced(certificate, paths, moved, signature)

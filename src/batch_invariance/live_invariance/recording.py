@@ -7,6 +7,7 @@ from typing import Protocol
 
 from batch_invariance.invariance_diff.certificate import LOST_EVENT
 from batch_invariance.invariance_diff.diff import compare_trials
+from batch_invariance.invariance_diff.endpoint import TokenNames
 from batch_invariance.invariance_diff.model import (
     Arm,
     Completion,
@@ -88,6 +89,8 @@ class Recorder:
         self.bodies = [build_body(item, header.plan.sampling) for item in self.items]
         self.reference: dict[int, Trial] = {}
         self.divergent: dict[tuple[int, int], None] = {}
+        dialect = header.plan.sampling.dialect
+        self._names = TokenNames.IDS if dialect is None else dialect.tokens
         self._session = session
         self._writer = writer
         self._stop_rules = stop_rules
@@ -113,8 +116,8 @@ class Recorder:
         self.write(event)
         self.observer.event(event)
 
-    def answered(self, ref: PassRef, answer: Answered, died: bool) -> None:
-        """Parses, scores and records one answer.
+    def answered(self, ref: PassRef, answer: Answered, died: bool) -> Trial:
+        """Parses, scores and records one answer, and gives the trial.
 
         `died` puts a broken connection down to the server's death. Raises StopRun as the stop
         rules say.
@@ -122,25 +125,25 @@ class Recorder:
         entry, exchange = answer.entry, answer.exchange
         item = self.items[entry.item]
         limit = ref.max_tokens or max_tokens_of(item, self.header.plan.sampling)
-        result = read_result(exchange, limit, died)
+        result = read_result(exchange, limit, died, self._names)
         scored = None
         if isinstance(result, Completion):
             warm = ref.arm is Arm.WARMUP
             scored = UNSCORED if warm else self._session.score(item, result)
-        self._record(
-            Trial(
-                key=TrialKey(ref.arm, ref.index, entry.item, entry.occurrence),
-                item_id=item.id,
-                lane=answer.lane,
-                wave=entry.wave,
-                request_sha256=answer.body.sha256,
-                dispatch_ts=exchange.dispatch_ts,
-                complete_ts=exchange.complete_ts,
-                result=result,
-                scored=scored,
-                perturbed=ref.arm is Arm.P and answer.body.sha256 != self.bodies[entry.item].sha256,
-            )
+        trial = Trial(
+            key=TrialKey(ref.arm, ref.index, entry.item, entry.occurrence),
+            item_id=item.id,
+            lane=answer.lane,
+            wave=entry.wave,
+            request_sha256=answer.body.sha256,
+            dispatch_ts=exchange.dispatch_ts,
+            complete_ts=exchange.complete_ts,
+            result=result,
+            scored=scored,
+            perturbed=ref.arm is Arm.P and answer.body.sha256 != self.bodies[entry.item].sha256,
         )
+        self._record(trial)
+        return trial
 
     def remember(self, trial: Trial) -> tuple[bool, bool]:
         """Keeps what later parts of the run build on; whether the trial differs from A at all, and

@@ -10,18 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from batch_invariance.errors import UsageError
+from batch_invariance.live_invariance.canary import CACHE_TYPE_K, CACHE_TYPE_V
 from batch_invariance.live_invariance.flags import (
+    FLASH_ATTENTION,
+    FLASH_ATTENTION_OFF,
+    KV_LAYOUT,
+    UBATCH_SIZE,
     UserFlags,
     canonical,
     check_user_flags,
     is_flag,
 )
 
-FLASH_ATTENTION = ("-fa", "--flash-attn")
-KV_LAYOUT = ("-kvu", "--kv-unified", "-no-kvu", "--no-kv-unified")
-KEY_TYPE = ("-ctk", "--cache-type-k")
-VALUE_TYPE = ("-ctv", "--cache-type-v")
-UBATCH = ("-ub", "--ubatch-size")
 REPACK = ("--repack", "-nr", "--no-repack")
 SMALL_UBATCH = 64
 """Tokens: the least that the CPU kernels treat as a tile of rows."""
@@ -73,7 +73,7 @@ def remedies_for(
             _no_repack(today),
             LeftOut("prompt cache off", "off already: every request of a run states it"),
         ]
-    return [_checked(remedy, today) for remedy in found]
+    return _distinct([_checked(remedy, today) for remedy in found], today)
 
 
 def apply_remedies(flags: UserFlags, remedies: Iterable[Remedy]) -> UserFlags:
@@ -110,7 +110,7 @@ def _own(words: Sequence[str]) -> Remedy:
     named = tuple(dict.fromkeys(canonical(word) for word in words if is_flag(word)))
     if not named:
         raise UsageError("--remedy: give at least one server flag, as in --remedy='--threads 1'")
-    groups = (FLASH_ATTENTION, KV_LAYOUT, KEY_TYPE, VALUE_TYPE, UBATCH, REPACK)
+    groups = (FLASH_ATTENTION, KV_LAYOUT, CACHE_TYPE_K, CACHE_TYPE_V, UBATCH_SIZE, REPACK)
     replaces = dict.fromkeys(named)
     for group in groups:
         if set(group) & set(named):
@@ -136,9 +136,23 @@ def _checked(remedy: Remedy | LeftOut, today: Today) -> Remedy | LeftOut:
     return remedy
 
 
+def _distinct(found: Sequence[Remedy | LeftOut], today: Today) -> list[Remedy | LeftOut]:
+    """Leaves out what comes to the same flags as a setting before it."""
+    first: dict[tuple[str, ...], str] = {}
+    kept: list[Remedy | LeftOut] = []
+    for remedy in found:
+        if isinstance(remedy, Remedy):
+            name = first.setdefault(apply_remedies(today.flags, [remedy]).flags, remedy.name)
+            if name != remedy.name:
+                kept.append(LeftOut(remedy.name, f"the same as {name}"))
+                continue
+        kept.append(remedy)
+    return kept
+
+
 def _flash_attention(today: Today) -> Remedy | LeftOut:
     name = "flash attention off"
-    if today.flags.flash_attn in ("off", "disabled", "false", "0"):
+    if today.flags.flash_attn in FLASH_ATTENTION_OFF:
         return LeftOut(name, "off already")
     if today.flags.cache_type_v not in PLAIN_TYPES:
         return LeftOut(name, "a quantised V cache needs flash attention")
@@ -156,7 +170,7 @@ def _wide_kv(today: Today) -> Remedy | LeftOut:
     name = "f32 KV cache"
     if (today.flags.cache_type_k, today.flags.cache_type_v) == ("f32", "f32"):
         return LeftOut(name, "f32 already")
-    return Remedy(name, ("-ctk", "f32", "-ctv", "f32"), (*KEY_TYPE, *VALUE_TYPE))
+    return Remedy(name, ("-ctk", "f32", "-ctv", "f32"), (*CACHE_TYPE_K, *CACHE_TYPE_V))
 
 
 def _small_ubatch(today: Today) -> Remedy | LeftOut:
@@ -164,7 +178,7 @@ def _small_ubatch(today: Today) -> Remedy | LeftOut:
     name = f"micro-batch of {size}"
     if today.flags.ubatch_size <= size:
         return LeftOut(name, f"{today.flags.ubatch_size} already")
-    return Remedy(name, ("-ub", str(size)), UBATCH)
+    return Remedy(name, ("-ub", str(size)), UBATCH_SIZE)
 
 
 def _no_repack(today: Today) -> Remedy | LeftOut:

@@ -6,6 +6,7 @@ The run records what happened and judges nothing; `certify` reads the file it le
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from batch_invariance.errors import Interrupted, ServerError
@@ -19,7 +20,6 @@ from batch_invariance.invariance_diff.records import (
 from batch_invariance.live_invariance.dispatch import Dispatcher
 from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.passes import Passes, ServerDied
-from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.recording import Recorder, StopRun
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import read_identity
@@ -53,9 +53,14 @@ def run_cell(
     """
     if earlier is FRESH:
         recorder.write(recorder.header)
+    conclude(recorder, lambda: _lifetimes(recorder, launcher, request_timeout_s, earlier))
+
+
+def conclude(recorder: Recorder, what: Callable[[], None]) -> None:
+    """Does `what`, and closes the evidence with a footer that says how it ended; see `run_cell`."""
     ended = COMPLETE
     try:
-        _lifetimes(recorder, launcher, request_timeout_s, earlier)
+        what()
     except Interrupted as signal:
         recorder.event("interrupted", str(signal))
         recorder.sync()
@@ -130,7 +135,7 @@ def _lifetime(
         identity = None if server.dead.is_set() else read_identity(server.client)
         ended = server.stop()
         if death is not None:
-            death.how = str(ExitStatus(ended.code, ended.signal))
+            death.how = server.ending
             death.log_tail = ended.log_tail
             recorder.event("server_died", f"{death}: {death.how}", death.arm)
         recorder.write(LifetimeEnd(index, identity, ended, time.monotonic()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-import tempfile
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +19,7 @@ from typing import Protocol
 
 from batch_invariance.errors import GuardRefused, ServerError
 from batch_invariance.invariance_diff.gates_server import file_name
+from batch_invariance.invariance_diff.model import FailureKind
 from batch_invariance.invariance_diff.records import ExitInfo, Identity
 from batch_invariance.live_invariance.binaries import RunningBinary, running_binary
 from batch_invariance.live_invariance.http import Client
@@ -31,11 +32,15 @@ from batch_invariance.live_invariance.launch import (
 )
 from batch_invariance.live_invariance.process import OwnedProcess
 from batch_invariance.live_invariance.procfs import owns_listening_socket
+from batch_invariance.live_invariance.store import temporary_folder
 from batch_invariance.live_invariance.telemetry import read_identity
 
 READY_POLL_S = 0.02
 PORT_TRIES = 3
 PROBE_TIMEOUT_S = 10.0
+FIRST_PROBE_S = 0.25
+DEATH_GRACE_S = 0.5
+"""How long an answer that is wrong waits for word of the server's death before it is believed."""
 LOG_HEAD_BYTES = 256 * 1024
 PROBE_BODY = b'{"content":"batch invariance"}'
 
@@ -57,12 +62,16 @@ class ServerFacts:
 
 class RunningServer(Protocol):
     """A ready server. `dead` is set the moment it dies; `stop` always returns. `log_path` is its
-    log, None where it writes none."""
+    log, None where it writes none. `ending` says in words how it ended, once it has."""
 
     client: Client
     log_path: Path | None
     facts: ServerFacts
     dead: threading.Event
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for a person."""
 
     def stop(self) -> ExitInfo:
         """Ends the server and says how it ended."""
@@ -87,6 +96,11 @@ class OwnedServer:
         self.log_path: Path | None = process.log_path
         self._process = process
         self._scratch = scratch
+
+    @property
+    def ending(self) -> str:
+        """How it ended, for a person."""
+        return self._process.ending
 
     def stop(self) -> ExitInfo:
         """Ends the process tree, removes its scratch folder, and says how it ended."""
@@ -136,13 +150,11 @@ class LlamaLauncher:
 
     def _try(self, parallel: int) -> OwnedServer:
         settings = self._settings
-        scratch = Path(tempfile.mkdtemp(prefix="batch-invariance-", dir=settings.folder))
+        scratch = temporary_folder("", settings.folder)
         process: OwnedProcess | None = None
         try:
             key = secrets.token_hex(16)
-            key_file = scratch / "api-key"
-            with open(os.open(key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as f:
-                f.write(key + "\n")
+            key_file = _write_key(scratch, key)
             port = choose_port(settings.reserved_ports)
             spec = replace(settings.spec, parallel=parallel, port=port, api_key_file=key_file)
             command = build_argv(spec)
@@ -157,13 +169,32 @@ class LlamaLauncher:
             client = Client(f"http://127.0.0.1:{port}", key)
             server = OwnedServer(process, client, dead, scratch)
             _wait_ready(process, client, dead, settings.ready_timeout_s)
-            server.facts = _facts(spec, command.argv, command.omitted_flags, process, client)
+            try:
+                server.facts = _facts(spec, command.argv, command.omitted_flags, process, client)
+            except ServerError:
+                if not dead.wait(DEATH_GRACE_S):
+                    raise
+            if dead.is_set():
+                raise _death(process)
             return server
         except BaseException:
             if process is not None:
                 process.stop()
             shutil.rmtree(scratch, ignore_errors=True)
             raise
+
+
+def _write_key(folder: Path, key: str) -> Path:
+    path = folder / "api-key"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(key + "\n")
+    except OSError as error:
+        raise ServerError(
+            f"cannot write the server's key {path}: {error.strerror}; free some space, or name "
+            "another place in TMPDIR"
+        ) from error
+    return path
 
 
 class _PortTaken(ServerError):
@@ -173,15 +204,24 @@ class _PortTaken(ServerError):
 def _wait_ready(
     process: OwnedProcess, client: Client, dead: threading.Event, timeout_s: float
 ) -> None:
-    """Returns once `/health` says 200; looks at the child before every probe."""
+    """Returns once `/health` says 200; looks at the child before every probe.
+
+    Probes wait a little at first and longer where that was not enough: whoever answers nothing may
+    be a stranger on the port, and the child long dead.
+    """
     deadline = time.monotonic() + timeout_s
+    patience_s = FIRST_PROBE_S
     while True:
         check()
         if dead.is_set():
             raise _death(process)
-        if client.get("/health", PROBE_TIMEOUT_S).ok:
+        left_s = deadline - time.monotonic()
+        health = client.get("/health", max(READY_POLL_S, min(patience_s, left_s)))
+        if health.ok:
             return
-        if time.monotonic() > deadline:
+        if health.failure is not None and health.failure.kind is FailureKind.TIMEOUT:
+            patience_s = min(2 * patience_s, PROBE_TIMEOUT_S)
+        if left_s <= 0:
             raise ServerError(
                 f"the server was not ready after {timeout_s:g} s; raise --ready-timeout, or see "
                 f"the end of its log:\n{process.log_tail()}"
@@ -190,17 +230,24 @@ def _wait_ready(
 
 
 def _death(process: OwnedProcess) -> ServerError:
-    tail = process.log_tail()
+    tail, ending = process.log_tail(), process.ending
     status = process.exit_status
     if "couldn't bind" in tail:
-        return _PortTaken(f"the server could not bind its port ({status}); run again\n{tail}")
+        return _PortTaken(f"the server could not bind its port ({ending}); run again\n{tail}")
     hint = "check --server-bin, --model and the flags after --"
-    if status is not None and status.signal == 4:
+    if process.guardian_lost:
+        hint = "find out what killed it and run again"
+    elif process.n_left and status is not None and status.code == 0:
+        hint = (
+            "a server that leaves the process that was started cannot be held; have --server-bin "
+            "run it in the foreground"
+        )
+    elif status is not None and status.signal == signal.SIGILL:
         hint = (
             "SIGILL: this build of the server uses processor instructions that this machine lacks; "
             "use a build made for it"
         )
-    return ServerError(f"the server died at start: {status}; {hint}. The end of its log:\n{tail}")
+    return ServerError(f"the server died at start: {ending}; {hint}. The end of its log:\n{tail}")
 
 
 def _facts(

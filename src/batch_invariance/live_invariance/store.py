@@ -1,4 +1,4 @@
-"""Files that must not be half written, lost or shared: certificates, evidence, cell locks."""
+"""Files that must not be half written, lost or shared: certificates, evidence, out-dir locks."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,9 @@ from typing import BinaryIO
 from batch_invariance.errors import BatchInvarianceError, UsageError
 
 EVIDENCE_SUFFIX = ".evidence.jsonl"
+SIGNATURE_SUFFIX = ".json.hmac"
+TEMPORARY_PREFIX = ".tmp-"
+LOCK_NAME = ".batch-invariance.lock"
 # File systems allow 255 bytes; this leaves room for the cell's figures and the longest suffix.
 MODEL_NAME_LIMIT = 120
 
@@ -31,7 +35,7 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
 
     Raises `BatchInvarianceError` when it cannot; the old file and no temporary file remain then.
     """
-    temporary = path.with_name(f".tmp-{secrets.token_hex(8)}")
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}-{path.name[-64:]}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
@@ -47,6 +51,20 @@ def write_atomic(path: Path, data: bytes, mode: int = 0o644) -> None:
     except OSError as error:
         raise BatchInvarianceError(
             f"cannot write {path}: {error.strerror}; free some space or choose another folder"
+        ) from error
+
+
+def temporary_folder(what: str, parent: Path | None = None) -> Path:
+    """A new private folder for `what`, in `parent` or where the system keeps temporary files.
+
+    Raises `BatchInvarianceError` where there is no room for one.
+    """
+    try:
+        return Path(tempfile.mkdtemp(prefix=f"batch-invariance-{what}", dir=parent))
+    except OSError as error:
+        raise BatchInvarianceError(
+            f"cannot make a temporary folder: {error.strerror or error}; free some space, or name "
+            "another place in TMPDIR"
         ) from error
 
 
@@ -92,7 +110,7 @@ def sync_folder(folder: Path) -> None:
 
 def prepare_out_dir(path: Path) -> None:
     """Create the output folder and prove that a file can be written there, else `UsageError`."""
-    probe = path / f".tmp-{secrets.token_hex(8)}"
+    probe = path / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     try:
         path.mkdir(parents=True, exist_ok=True)
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -138,7 +156,8 @@ def cell_paths(out_dir: Path, model: str, ctx: int, n: int) -> CellPaths:
 
 def previous_path(path: Path) -> Path:
     """`x.json` as `x.previous.json`, `x.evidence.jsonl` as `x.previous.evidence.jsonl`."""
-    suffix = EVIDENCE_SUFFIX if path.name.endswith(EVIDENCE_SUFFIX) else path.suffix
+    long = (EVIDENCE_SUFFIX, SIGNATURE_SUFFIX)
+    suffix = next((end for end in long if path.name.endswith(end)), path.suffix)
     return path.with_name(f"{path.name.removesuffix(suffix)}.previous{suffix}")
 
 
@@ -197,36 +216,42 @@ def open_evidence(path: Path) -> BinaryIO:
         ) from error
 
 
-class CellLock:
-    """The right to write one cell's files: held by one driver, gone when that process dies.
+class OutDirLock:
+    """The right to write certificates and evidence in one folder: held by one driver at a time.
 
-    A context manager; entering raises `UsageError` when another driver holds the cell.
+    The system lets go of it when that process dies. A context manager; entering raises `UsageError`
+    when another driver holds the folder, and removes the half of a certificate that a driver left
+    that was killed in the middle of writing it.
     """
 
-    def __init__(self, paths: CellPaths) -> None:
-        self.path = paths.certificate.with_name(f".{paths.certificate.stem}.lock")
+    def __init__(self, out_dir: Path) -> None:
+        self.path = out_dir / LOCK_NAME
         self._descriptor: int | None = None
 
-    def __enter__(self) -> CellLock:
-        require_posix("Locking a cell")
+    def __enter__(self) -> OutDirLock:
+        require_posix("Locking a folder")
         try:
             while self._descriptor is None:
                 self._descriptor = self._try_lock()
         except BlockingIOError as error:
             raise UsageError(
-                f"another run is writing {self.path.parent / self.path.stem[1:]}.json; "
-                "wait for it or choose another --out-dir"
+                f"another run is writing in {self.path.parent}; wait for it or choose another "
+                "--out-dir"
             ) from error
         except OSError as error:
             raise UsageError(
                 f"cannot lock {self.path}: {error.strerror}; choose an --out-dir on a local disk"
             ) from error
+        for leftover in self.path.parent.glob(f"{TEMPORARY_PREFIX}*.json"):
+            leftover.unlink(missing_ok=True)
         return self
 
     def _try_lock(self) -> int | None:
         import fcntl
 
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        # A link there would have us make or lock a file elsewhere.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+        descriptor = os.open(self.path, flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # The last holder may have removed the file between our open and our lock.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from typing import Any
+from typing import Any, Protocol
 
-from batch_invariance.invariance_diff.records import Counters, Identity, SlotSamples
+from batch_invariance.invariance_diff.model import Arm
+from batch_invariance.invariance_diff.records import Counters, Identity, Record, SlotSamples
 from batch_invariance.invariance_diff.response import MAX_COUNT
 from batch_invariance.invariance_diff.rules import EXACT_COUNTER_LIMIT
 from batch_invariance.invariance_diff.tracker import NO_COUNTERS
@@ -116,10 +117,62 @@ def read_busy_slots(client: Client) -> frozenset[int] | None:
     return busy_slots(client.get("/slots", PROBE_TIMEOUT_S))
 
 
-class SlotSampler:
-    """Polls `/slots` while a pass runs; a context manager. Few polls: each one costs the server."""
+class Sampler(Protocol):
+    """Watches a pass while its context holds, and says afterwards what it saw."""
 
-    def __init__(self, client: Client, interval_s: float = SAMPLE_INTERVAL_S) -> None:
+    def __enter__(self) -> Sampler:
+        """Starts to watch."""
+
+    def __exit__(self, *_: object) -> None:
+        """Stops."""
+
+    def slots(self) -> SlotSamples | None:
+        """For the pass's end."""
+
+    def records(self, arm: Arm, pass_index: int) -> tuple[Record, ...]:
+        """Records of their own, to be written before the pass's end."""
+
+
+class Telemetry(Protocol):
+    """How a run watches the server it measures."""
+
+    def begin(self) -> Counters:
+        """The counters before a pass."""
+
+    def read(self, n_generated: int) -> Counters:
+        """The counters now that the pass's answers so far hold `n_generated` tokens."""
+
+    def sampler(self, concurrent: bool) -> Sampler:
+        """What watches a pass, serial or concurrent."""
+
+
+class LlamaTelemetry:
+    """Of a llama-server of our own, whose counters are right at once."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def begin(self) -> Counters:
+        """The counters before a pass."""
+        return read_counters(self._client)
+
+    def read(self, n_generated: int) -> Counters:
+        """The counters now."""
+        return read_counters(self._client)
+
+    def sampler(self, concurrent: bool) -> SlotSampler:
+        """Polls the slots of a concurrent pass."""
+        return SlotSampler(self._client, wanted=concurrent)
+
+
+class SlotSampler:
+    """Polls `/slots` while a pass runs, unless it is not `wanted`; a context manager. Few polls:
+    each one costs the server."""
+
+    def __init__(
+        self, client: Client, interval_s: float = SAMPLE_INTERVAL_S, wanted: bool = True
+    ) -> None:
+        self._wanted = wanted
         self._client = client
         self._interval_s = interval_s
         self._done = threading.Event()
@@ -129,16 +182,24 @@ class SlotSampler:
         self._unavailable: str | None = None
 
     def __enter__(self) -> SlotSampler:
-        self._thread.start()
+        if self._wanted:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._done.set()
-        self._thread.join()
+        if self._wanted:
+            self._thread.join()
 
-    def samples(self) -> SlotSamples:
-        """What was seen; to be asked after the end."""
+    def slots(self) -> SlotSamples | None:
+        """What was seen; to be asked after the end. None where polling was not asked for."""
+        if not self._wanted:
+            return None
         return SlotSamples(self._answered, self._peak, self._unavailable)
+
+    def records(self, arm: Arm, pass_index: int) -> tuple[Record, ...]:
+        """What the pass's end does not hold; slot samples are in there."""
+        return ()
 
     def _poll(self) -> None:
         while not self._done.wait(self._interval_s):

@@ -22,9 +22,15 @@ from batch_invariance.invariance_diff.request import Sampling, build_body
 from batch_invariance.invariance_diff.schedule import serial_pass
 from batch_invariance.live_invariance.dispatch import Dispatcher, LaneLost
 from batch_invariance.live_invariance.flags import UserFlags, canonical
+from batch_invariance.live_invariance.host import NO_LIMITS, LaunchLimits
 from batch_invariance.live_invariance.http import Exchange
 from batch_invariance.live_invariance.interrupts import check, deferred
-from batch_invariance.live_invariance.prepare import ServerChoice, ServerKnowledge, launch_spec
+from batch_invariance.live_invariance.prepare import (
+    ServerChoice,
+    ServerKnowledge,
+    footprint,
+    launch_spec,
+)
 from batch_invariance.live_invariance.server import (
     LaunchSettings,
     LlamaLauncher,
@@ -82,7 +88,10 @@ class TokenCounter:
 
 @contextmanager
 def token_counter(
-    choice: ServerChoice, known: ServerKnowledge, ready_timeout_s: float
+    choice: ServerChoice,
+    known: ServerKnowledge,
+    ready_timeout_s: float,
+    limits: LaunchLimits = NO_LIMITS,
 ) -> Iterator[TokenCounter]:
     """A counter that lives as long as the context. The user's flags hold: they name the template.
 
@@ -90,7 +99,10 @@ def token_counter(
     """
     sparing = _sparing_flags(choice.flags, known.known_flags)
     flags = UserFlags((*choice.flags.flags, *sparing))
-    with serving(replace(choice, ctx=COUNTER_CTX, flags=flags), known, ready_timeout_s) as server:
+    counting = replace(choice, ctx=COUNTER_CTX, flags=flags)
+    # It maps the weights without reading them, so that their size says nothing about its memory.
+    unguarded = LaunchLimits(limits.reserved_ports, memory_guard=False)
+    with serving(counting, known, ready_timeout_s, unguarded) as server:
         yield TokenCounter(server)
 
 
@@ -106,15 +118,23 @@ def _sparing_flags(given: UserFlags, known: frozenset[str] | None) -> tuple[str,
 
 @contextmanager
 def serving(
-    choice: ServerChoice, known: ServerKnowledge, ready_timeout_s: float
+    choice: ServerChoice,
+    known: ServerKnowledge,
+    ready_timeout_s: float,
+    limits: LaunchLimits = NO_LIMITS,
 ) -> Iterator[OwnedServer]:
     """A server with one slot that lives as long as the context, proved to be ours and as asked.
 
-    Signals are raised where a count or an answer is awaited. Raises ServerError when the launch
-    fails.
+    Signals are raised where a count or an answer is awaited. Raises GuardRefused, and ServerError
+    when the launch fails.
     """
+    need = footprint(choice, 1).total_bytes
+    limits.check(need)
     settings = LaunchSettings(
-        launch_spec(choice, known, 1), frozenset(), ready_timeout_s, lambda parallel: None
+        launch_spec(choice, known, 1),
+        limits.reserved_ports,
+        ready_timeout_s,
+        lambda parallel: limits.check(need),
     )
     with deferred():
         server = LlamaLauncher(settings).launch(1)
