@@ -23,6 +23,7 @@ from batch_invariance.cli import (
     plan_n,
     probe,
     profiles,
+    replay,
     report,
     resume,
     run_live,
@@ -56,6 +57,7 @@ VERBS = (
     probe,
     diagnose,
     minimise,
+    replay,
     canary,
 )
 

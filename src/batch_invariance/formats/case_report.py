@@ -19,9 +19,9 @@ from batch_invariance.invariance_diff.schedule import DispatchKind
 MOST_TEXT = 2000
 """Characters of a prompt or an answer that the report shows; the files hold all of it."""
 WHAT = {
-    DivergenceKind.SCORE: "the scored answer",
-    DivergenceKind.TOKEN: "the generated tokens",
-    DivergenceKind.LOGPROB: "the logprobs of the same tokens",
+    DivergenceKind.SCORE: "another scored answer",
+    DivergenceKind.TOKEN: "other tokens",
+    DivergenceKind.LOGPROB: "other logprobs of the same tokens",
 }
 WAY = {
     DispatchKind.SERIAL: "one after the other",
@@ -48,8 +48,8 @@ def _head(case: Case) -> Iterator[str]:
     where = "on a freshly launched server" if case.rate_is_fresh else "of the search"
     yield (
         "At temperature 0, with a fixed seed, pinned slots and no prompt cache, "
-        f"{WHAT[case.expected.kind]} of one request differ from those of the same request {alone}: "
-        f"in **{case.rate}** attempts {where}."
+        f"one request is answered with {WHAT[case.expected.kind]} than {alone}: in "
+        f"**{case.rate}** attempts {where}."
     )
     if case.one_slot_agrees is not None:
         says = "the same answer" if case.one_slot_agrees else "another answer"
@@ -77,7 +77,7 @@ def _steps(case: Case) -> Iterator[str]:
     yield "With the files beside this report, and nothing but curl:"
     yield ""
     yield "```sh"
-    yield "LLAMA_SERVER=llama-server MODEL=model.gguf sh show.sh"
+    yield "LLAMA_SERVER=llama-server MODEL=model.gguf sh case.sh"
     yield "```"
     yield ""
     yield "or by hand: start the server,"

@@ -18,9 +18,9 @@ FOLDER = "requests"
 SCRIPT = r"""#!/bin/sh
 # Shows that a llama-server answers one request differently when others run beside it.
 # Needs curl and the usual tools. Against a server that you have started:
-#   URL=http://127.0.0.1:8080 sh show.sh
+#   URL=http://127.0.0.1:8080 sh case.sh
 # or let the script start one, on port ${PORT:-18080}, and end it:
-#   LLAMA_SERVER=llama-server MODEL=model.gguf sh show.sh
+#   LLAMA_SERVER=llama-server MODEL=model.gguf sh case.sh
 # TRIES=20 sets the number of attempts (@TRIES@), API_KEY a key of the server.
 # The server's flags: @FLAGS_SHOWN@
 set -u
@@ -71,6 +71,8 @@ for n in 1 2; do
     ask requests/target.json "$work/alone.$n.json"
     answer "$work/alone.$n.json" "$work/alone.$n" || no_answer target "$work/alone.$n.json"
 done
+echo "alone:      $(text "$work/alone.1.json")"
+echo "alone:      $(text "$work/alone.2.json")"
 cmp -s "$work/alone.1" "$work/alone.2" || { echo "the target alone has no one answer"; exit 2; }
 
 shown=0
@@ -85,11 +87,10 @@ while [ "$n" -lt "$tries" ]; do
         tokens "$work/alone.1.json" >"$work/a"
         tokens "$work/target.json" >"$work/b"
         at=$(cmp "$work/a" "$work/b" | sed -E 's/.*line ([0-9]+).*/\1/')
-        echo "attempt $n: another answer beside @N_BESIDE@"
-        echo "  alone:    $(text "$work/alone.1.json")"
-        echo "  together: $(text "$work/target.json")"
+        echo "together:   $(text "$work/target.json")"
+        echo "attempt $n beside @N_BESIDE@: another answer"
         if [ -n "$at" ]; then
-            echo "  at token $((at - 1)): $(sed -n "${at}p" "$work/a") alone," \
+            echo "at token $((at - 1)): $(sed -n "${at}p" "$work/a") alone," \
                 "$(sed -n "${at}p" "$work/b") together"
         fi
     fi

@@ -11,7 +11,7 @@ from batch_invariance.formats.case_script import FOLDER, case_script, request_fi
 from batch_invariance.invariance_diff.case import Case, Redaction, parse_case
 from batch_invariance.live_invariance.store import write_new
 
-CASE, SCRIPT, REPORT = "case.json", "show.sh", "report.md"
+CASE, SCRIPT, REPORT = "case.json", "case.sh", "report.md"
 MAX_CASE_BYTES = 1 << 30
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 
 from batch_invariance.invariance_diff.case import Case, Ran
@@ -12,6 +13,8 @@ from batch_invariance.live_invariance.launch import engine_environment
 from batch_invariance.live_invariance.prepare import ServerKnowledge, observer_now
 from batch_invariance.live_invariance.server import ServerFacts
 
+SHOWN = 200
+ABSENT = "not loaded"
 Pair = tuple[str, object, object]
 
 
@@ -42,15 +45,21 @@ def differs_before_launch(case: Case, known: ServerKnowledge) -> list[str]:
 
 
 def differs_once_launched(case: Case, facts: ServerFacts) -> list[str]:
-    """What the running process shows; what either side does not know is no difference."""
+    """What the running process shows. What was recorded and cannot be read now is a difference,
+    what was not recorded is none."""
     ran, binary = case.ran, facts.binary
-    pairs: list[Pair] = [("the build", ran.build, facts.identity.build)]
+    words = with_slots(portable_words(facts.argv), case.cell.ctx, case.shape.lanes)
     template = ran.chat_template_sha256, facts.identity.chat_template_sha256
-    pairs.append(("the chat template's digest", *template))
-    pairs.append(("the executable's digest", ran.executable_sha256, binary.executable_sha256))
-    for name in sorted({*ran.libraries, *binary.libraries}):
-        pairs.append((name, ran.libraries.get(name), binary.libraries.get(name)))
-    return _said(pair for pair in pairs if pair[1] is not None and pair[2] is not None)
+    pairs: list[Pair] = [
+        ("the build", ran.build, facts.identity.build),
+        ("the chat template's digest", *template),
+        ("the executable's digest", ran.executable_sha256, binary.executable_sha256),
+        ("the server's command line", shlex.join(ran.words), shlex.join(words)),
+    ]
+    if ran.libraries:
+        for name in sorted({*ran.libraries, *binary.libraries}):
+            pairs.append((name, ran.libraries.get(name, ABSENT), binary.libraries.get(name)))
+    return _said(pair for pair in pairs if pair[1] is not None)
 
 
 def differs_by_machine(recorded: Observer) -> list[str]:
@@ -81,5 +90,7 @@ def _said(pairs: Iterable[Pair]) -> list[str]:
 
 
 def _short(value: object) -> str:
+    if value is None:
+        return "unknown"
     text = str(value)
-    return text.splitlines()[0][:80] if text else "empty"
+    return text.splitlines()[0][:SHOWN] if text else "empty"

@@ -254,7 +254,7 @@ class _Search:
         result: tuple[CaseShape, Expected, Rate, bool | None] | None = None
         for shape in tries:
             n = self._task.limits.attempts
-            self._observer.stage(f"measuring the case, {len(shape.requests)} requests", 0)
+            self._observer.stage("measuring the case", 0)
             measured = self._bench.measure(shape, n)
             expected, rate = measured.expectation(self._task.wanted, self._task.reference)
             if expected is not None and rate.shown:
