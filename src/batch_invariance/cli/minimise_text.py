@@ -135,10 +135,11 @@ def render_minimised(case: Case, made: Minimised, folder: Path, style: Style) ->
         f"  search     {_n(search.n_candidates, 'candidate')}, {_n(search.n_attempts, 'attempt')}, "
         f"{duration(search.seconds)}; start: {search.start}"
     )
-    plan = made.plan
+    plan = search.plan
     lines.append(
         f"  each       candidate was kept once it showed in {plan.needed} of {plan.limit} "
-        f"attempts; one with the start's rate is missed with probability {plan.missed:.2g}"
+        f"attempts: one with the start's rate is missed with probability {plan.missed:.2g}, one with a "
+        f"quarter of it kept with {plan.lucky:.2g}"
     )
     if search.ended_early is not None:
         lines.append(f"  ended early: {printable(search.ended_early)}; a smaller case may exist")

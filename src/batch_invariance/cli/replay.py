@@ -17,6 +17,7 @@ from batch_invariance.cli.replay_text import render_replayed, replayed_as_json
 from batch_invariance.cli.run_options import add_scorer_options, positive
 from batch_invariance.cli.style import Speaker, Style
 from batch_invariance.errors import UsageError
+from batch_invariance.invariance_diff.attempts import attempts_to_see
 from batch_invariance.invariance_diff.case import Case, DivergenceKind, Redaction
 from batch_invariance.invariance_diff.case_judge import (
     Replayed,
@@ -75,7 +76,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--model", type=Path, metavar="M", help="a GGUF file; a canary makes its")
     parser.add_argument(
-        "--attempts", type=int, metavar="K", help="how often to send it (as often as recorded)"
+        "--attempts",
+        type=int,
+        metavar="K",
+        help="how often to send it (as often as recorded, more where it shows rarely)",
     )
     parser.add_argument(
         "--any-subject",
@@ -133,6 +137,11 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     return code
 
 
+def _attempts(case: Case) -> int:
+    """As many as recorded, and enough to see it once with confidence at the recorded rate."""
+    return max(case.rate.n, attempts_to_see(case.rate.cautious))
+
+
 @contextlib.contextmanager
 def _subject(args: argparse.Namespace, case: Case) -> Iterator[_Subject]:
     file = case.subject.model.file
@@ -165,7 +174,7 @@ def _replayed(
         reference=case.reference,
     )
     with deferred(), CaseBench(settings, launching) as bench:
-        measured = bench.measure(case.shape, args.attempts or max(1, case.rate.n))
+        measured = bench.measure(case.shape, args.attempts or _attempts(case))
         facts = bench.facts
     replayed = judge_replay(case, measured)
     differences = list(subject.differences)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 
+from batch_invariance.invariance_diff.attempts import attempts_to_see
 from batch_invariance.invariance_diff.case import Case, CaseShape, DivergenceKind
 from batch_invariance.invariance_diff.request import build_body
 from batch_invariance.invariance_diff.schedule import DispatchKind
@@ -121,7 +122,7 @@ def case_script(case: Case) -> str:
         f"    export {name}={shlex.quote(value)}\n" for name, value in case.cell.environment.items()
     )
     values = {
-        "TRIES": str(max(10, case.rate.n)),
+        "TRIES": str(max(case.rate.n, attempts_to_see(case.rate.cautious))),
         "SLOTS": str(shape.lanes),
         "FLAGS_SHOWN": flags.replace("\n", " "),
         "FLAGS": flags,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from batch_invariance.invariance_diff.rules import CONFIDENCE
 
 MOST_ATTEMPTS = 64
-KEPT_SHARE = 0.5
-"""A candidate is kept where it shows the divergence in this share of what the start's rate would
-give: one that shows it much more rarely is no better case."""
+RARE_SHARE = 0.25
+"""A candidate whose rate is this share of the start's is not worth keeping: nobody could show it to
+others. A plan tells it from one with the start's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +39,32 @@ class Rate:
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
     """At most `limit` attempts; it is kept once it showed in `needed` of them. `missed` is the
-    probability that one with the start's rate is not kept."""
+    probability that one with the start's rate is not kept, `lucky` that one with `RARE_SHARE` of
+    that rate is."""
 
     limit: int
     needed: int
     missed: float
+    lucky: float
 
 
 def plan_attempts(rate: float, confidence: float = CONFIDENCE) -> AttemptPlan:
-    """The shortest plan that keeps what shows with `rate` (0 to 1) with at least `confidence`.
+    """The shortest plan in which `missed` and `lucky` are both at most 1 - `confidence`, for a
+    start that shows with `rate`, above 0 and below 1.
 
-    Where `MOST_ATTEMPTS` are not enough the plan has so many, and `missed` says what that means.
+    Where `MOST_ATTEMPTS` are not enough, the plan of so many with the smallest sum of the two.
     """
     for limit in range(1, MOST_ATTEMPTS + 1):
-        needed = max(1, math.ceil(limit * rate * KEPT_SHARE))
-        missed = fewer_than(needed, limit, rate)
-        if missed <= 1.0 - confidence:
-            break
-    return AttemptPlan(limit, needed, missed)
+        plans = [_plan(limit, needed, rate) for needed in range(1, limit + 1)]
+        best = min(plans, key=lambda plan: max(plan.missed, plan.lucky))
+        if max(best.missed, best.lucky) <= 1.0 - confidence:
+            return best
+    return min(plans, key=lambda plan: plan.missed + plan.lucky)
+
+
+def _plan(limit: int, needed: int, rate: float) -> AttemptPlan:
+    lucky = 1.0 - fewer_than(needed, limit, rate * RARE_SHARE)
+    return AttemptPlan(limit, needed, fewer_than(needed, limit, rate), lucky)
 
 
 def attempts_to_see(rate: float, confidence: float = CONFIDENCE) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from batch_invariance.errors import CaseError, EvidenceError, ScheduleError
-from batch_invariance.invariance_diff.attempts import Rate
+from batch_invariance.invariance_diff.attempts import AttemptPlan, Rate
 from batch_invariance.invariance_diff.codec import from_json, shown, to_json
 from batch_invariance.invariance_diff.model import Item, ScorerInfo, Source
 from batch_invariance.invariance_diff.records import Cell, Observer, Subject
@@ -17,6 +17,7 @@ from batch_invariance.invariance_diff.schedule import DispatchKind, PassSchedule
 from batch_invariance.invariance_diff.strict_json import parse_json
 
 SCHEMA = "case/1"
+MOST_COUNTED = 1_000_000
 
 
 class DivergenceKind(str, Enum):
@@ -191,14 +192,15 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class Search:
     """How it was made small: candidates tried, attempts and seconds that took, the rate of the
-    start, how many candidates were kept, and why it ended early (None: nothing smaller was left
-    to try)."""
+    start, how many candidates were kept, what each was tried by, and why it ended early (None:
+    nothing smaller was left to try)."""
 
     n_candidates: int
     n_kept: int
     n_attempts: int
     seconds: float
     start: Rate
+    plan: AttemptPlan
     ended_early: str | None
 
 
@@ -255,10 +257,25 @@ def parse_case(data: bytes, name: str) -> Case:
         case = from_json(Case, document, "case")
     except EvidenceError as error:
         raise CaseError(what, list(error.issues)) from None
-    issues = list(_shape_faults(case.shape, what))
+    issues = [*_shape_faults(case.shape, what), *_figure_faults(case)]
     if issues:
         raise CaseError(what, issues)
     return case
+
+
+def _figure_faults(case: Case) -> Iterator[str]:
+    """What no search can have written."""
+    for name, rate in (("rate", case.rate), ("search.start", case.search.start)):
+        if not 0 <= rate.shown <= rate.n - rate.lost <= rate.n <= MOST_COUNTED:
+            yield f"{name} counts what cannot be"
+    try:
+        drift = case.logit_drift in (None, "bits") or float(case.logit_drift or "") >= 0.0
+    except ValueError:
+        drift = False
+    if not drift:
+        yield "logit_drift is neither bits nor an epsilon"
+    if case.sampling.top_logprobs < 1 or case.sampling.dialect is not None:
+        yield "sampling is not that of a server of our own"
 
 
 def _shape_faults(shape: CaseShape, what: str) -> Iterator[str]:
@@ -270,6 +287,8 @@ def _shape_faults(shape: CaseShape, what: str) -> Iterator[str]:
             yield f"shape.requests[{i}] has no message"
         if (request.item.max_tokens or 0) < 1:
             yield f"shape.requests[{i}] asks for no token"
+        if not 0 <= request.wave < len(shape.requests):
+            yield f"shape.requests[{i}].wave is not one of so few requests"
         if (request.lane is None) is not (shape.kind is DispatchKind.SATURATE):
             yield f"shape.requests[{i}].lane does not fit a schedule of kind {shape.kind.value}"
     try:

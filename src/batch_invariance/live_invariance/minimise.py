@@ -26,6 +26,11 @@ from batch_invariance.live_invariance.interrupts import deferred
 
 GOOD_START = 0.5
 """A start that shows it in this share of its attempts is taken without trying the others."""
+GOOD_SHARE = 0.5
+"""A case that shows it in this share of the start's rate is good enough."""
+FALLBACKS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
+"""Which of the kept candidates are measured, as a share of the way from the start to the last, until
+one is good enough."""
 FILLERS = 8
 """How many texts of filler are tried in place of one prompt."""
 
@@ -60,7 +65,7 @@ class NotReproduced:
 @dataclass(frozen=True, slots=True)
 class Minimised:
     """What was found. `fresh`: whether `rate` was measured on a server launched for the case; else
-    it is that of the attempts that kept it. `plan` is what each candidate was tried by."""
+    it is that of the attempts that kept it."""
 
     start: Start
     shape: CaseShape
@@ -69,7 +74,6 @@ class Minimised:
     fresh: bool
     one_slot_agrees: bool | None
     search: Search
-    plan: AttemptPlan
     redaction: Redaction
     interrupted: Interrupted | None = None
 
@@ -144,6 +148,8 @@ class _Search:
         self._bench = bench
         self._observer = observer
         self._began = time.monotonic()
+        self._deadline = self._began + task.limits.seconds
+        self._filled_at: int | None = None
         self._most_tokens = max(s.shape.subject.item.max_tokens or 1 for s in task.starts)
 
     def run(self) -> Minimised | NotReproduced:
@@ -153,15 +159,15 @@ class _Search:
         start, tried = found
         plan = plan_attempts(tried.rate.cautious)
         limits = self._task.limits
-        deadline = self._began + limits.seconds
-        probe = _Probe(self._bench, plan, limits, self._observer, deadline)
+        probe = _Probe(self._bench, plan, limits, self._observer, self._deadline)
         probe.history.append((start.shape, tried))
         serial = self._task.reference is Reference.ONE_SLOT
         reducer = Reducer(start.shape, tried.seen, probe, serial)
-        ended, interrupted, filled = None, None, False
+        ended, interrupted = None, None
         try:
             reducer.run()
-            filled = self._task.fill and self._fill(reducer, probe)
+            if self._task.fill:
+                self._fill(reducer, probe)
         except _Spent as spent:
             ended = str(spent)
         except ServerError as error:
@@ -169,12 +175,14 @@ class _Search:
         except Interrupted as signal:
             ended, interrupted = "a signal", signal
         made = _Made(start, tried.rate, plan, probe, reducer.n_kept, ended)
-        return self._finish(made, filled, interrupted)
+        return self._finish(made, interrupted)
 
     def _start(self) -> tuple[Start, Tried] | NotReproduced:
         rates: list[tuple[str, Rate]] = []
         best: tuple[Start, Tried] | None = None
         for start in self._task.starts:
+            if rates and time.monotonic() > self._deadline:
+                break
             self._observer.stage(f"start: {start.what}, {len(start.shape.requests)} requests", 0)
             tried = self._bench.rate(start.shape, self._task.limits.attempts)
             rates.append((start.what, tried.rate))
@@ -184,18 +192,17 @@ class _Search:
                 break
         return best or NotReproduced(tuple(rates))
 
-    def _fill(self, reducer: Reducer, probe: _Probe) -> bool:
-        """Replaces prompt after prompt by filler; whether all of them are.
+    def _fill(self, reducer: Reducer, probe: _Probe) -> None:
+        """Replaces prompt after prompt by filler, and notes from which kept candidate on all are.
 
         Another prompt of the target parts at another token, so it gets all the tokens of the start.
         """
         shape = reducer.best
         probe.stage("filler for private text", FILLERS * len(shape.requests))
         order = (*shape.companions, shape.target)
-        all_filled = all(self._fill_one(reducer, i, shape.names[i]) for i in order)
-        if all_filled:
+        if all(self._fill_one(reducer, i, shape.names[i]) for i in order):
+            self._filled_at = len(probe.history) - 1
             reducer.fewer_tokens()
-        return all_filled
 
     def _fill_one(self, reducer: Reducer, index: int, name: str) -> bool:
         original = reducer.best.requests[index].item
@@ -216,9 +223,8 @@ class _Search:
             shape = shape.with_item(i, replace(request.item, max_tokens=limit))
         return shape
 
-    def _finish(self, made: _Made, filled: bool, interrupted: Interrupted | None) -> Minimised:
+    def _finish(self, made: _Made, interrupted: Interrupted | None) -> Minimised:
         shape, tried = made.probe.history[-1]
-        smallest = shape
         expected, rate = _as_expected(self._task.wanted.kind, tried), tried.rate
         agrees, fresh, ended = None, False, made.ended
         try:
@@ -231,37 +237,40 @@ class _Search:
             ended = ended or str(error).splitlines()[0]
         redaction = Redaction.NONE
         if self._task.fill:
-            redaction = Redaction.FILLER if filled and shape == smallest else Redaction.REMOVED
+            filled = self._filled_at is not None
+            redaction = Redaction.FILLER if filled else Redaction.REMOVED
         search = Search(
             n_candidates=made.probe.n_candidates,
             n_kept=made.n_kept,
             n_attempts=self._bench.n_attempts,
             seconds=round(time.monotonic() - self._began, 1),
             start=made.rate,
+            plan=made.plan,
             ended_early=ended,
         )
         return Minimised(
-            made.start, shape, expected, rate, fresh, agrees, search, made.plan, redaction,
-            interrupted,
-        )  # fmt: skip
+            made.start, shape, expected, rate, fresh, agrees, search, redaction, interrupted
+        )
 
     def _measured(
         self, made: _Made, fallback: Expected
     ) -> tuple[CaseShape, Expected, Rate, bool | None]:
-        """The smallest case that shows it on a server launched for it; else an earlier one."""
-        history = [shape for shape, _ in made.probe.history]
-        tries = dict.fromkeys((history[-1], history[len(history) // 2], history[0]))
-        result: tuple[CaseShape, Expected, Rate, bool | None] | None = None
-        for shape in tries:
-            n = self._task.limits.attempts
+        """The smallest case that shows it well enough on a server launched for it, else an earlier
+        one, else the one that shows it most often."""
+        history = [shape for shape, _ in made.probe.history[self._filled_at or 0 :]]
+        places = [round((len(history) - 1) * share) for share in FALLBACKS]
+        best: tuple[CaseShape, Expected, Rate, bool | None] | None = None
+        for shape in dict.fromkeys(history[place] for place in places):
             self._observer.stage("measuring the case", 0)
-            measured = self._bench.measure(shape, n)
+            measured = self._bench.measure(shape, self._task.limits.attempts)
             expected, rate = measured.expectation(self._task.wanted, self._task.reference)
-            if expected is not None and rate.shown:
-                return shape, expected, rate, measured.one_slot_agrees
-            result = result or (shape, fallback, rate, measured.one_slot_agrees)
-        assert result is not None
-        return result
+            found = shape, expected or fallback, rate, measured.one_slot_agrees
+            if best is None or rate.share > best[2].share:
+                best = found
+            if rate.share >= GOOD_SHARE * made.rate.share:
+                break
+        assert best is not None
+        return best
 
 
 @dataclass(frozen=True, slots=True)
