@@ -138,8 +138,8 @@ def render_minimised(case: Case, made: Minimised, folder: Path, style: Style) ->
     plan = search.plan
     lines.append(
         f"  each       candidate was kept once it showed in {plan.needed} of {plan.limit} "
-        f"attempts: one with the start's rate is missed with probability {plan.missed:.2g}, one with a "
-        f"quarter of it kept with {plan.lucky:.2g}"
+        f"attempts: one with the start's rate is missed with probability {plan.missed:.2g}, one "
+        f"with a quarter of it kept with {plan.lucky:.2g}"
     )
     if search.ended_early is not None:
         lines.append(f"  ended early: {printable(search.ended_early)}; a smaller case may exist")

@@ -29,8 +29,8 @@ GOOD_START = 0.5
 GOOD_SHARE = 0.5
 """A case that shows it in this share of the start's rate is good enough."""
 FALLBACKS = (1.0, 0.8, 0.6, 0.4, 0.2, 0.0)
-"""Which of the kept candidates are measured, as a share of the way from the start to the last, until
-one is good enough."""
+"""Which of the kept candidates are measured until one is good enough: shares of the way from the
+start to the last."""
 FILLERS = 8
 """How many texts of filler are tried in place of one prompt."""
 
