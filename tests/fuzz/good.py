@@ -14,6 +14,7 @@ from batch_invariance.formats.toy_gguf import ToySpec, toy_model_bytes
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.signature import SigningKey
+from case_fixtures import a_case
 from core_fixtures import EVIDENCE_NAME, Ideal, encode, first_trial, in_arm, lost, on_trials
 from decode_fixtures import with_log
 from gguf_builder import ARRAY, STRING, U32, array, model, string, tensor, text, u32
@@ -36,6 +37,11 @@ def evidence() -> tuple[tuple[bytes, ...], ...]:
 def certificates() -> tuple[Any, ...]:
     """Certificates as JSON objects."""
     return tuple(certify(lines, EVIDENCE_NAME).to_json() for lines in evidence())
+
+
+def cases() -> tuple[Any, ...]:
+    """Cases as JSON objects."""
+    return (json.loads(a_case().to_bytes()), json.loads(a_case(logit_drift="bits").to_bytes()))
 
 
 WORK_SETS: tuple[Any, ...] = (
