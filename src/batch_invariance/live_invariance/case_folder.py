@@ -9,10 +9,10 @@ from batch_invariance.errors import BatchInvarianceError, UsageError
 from batch_invariance.formats.case_report import case_report
 from batch_invariance.formats.case_script import FOLDER, case_script, request_files
 from batch_invariance.invariance_diff.case import Case, Redaction, parse_case
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.store import write_new
 
 CASE, SCRIPT, REPORT = "case.json", "case.sh", "report.md"
-MAX_CASE_BYTES = 1 << 30
 
 
 def check_no_folder(folder: Path) -> None:
@@ -52,8 +52,9 @@ def read_case(path: Path) -> Case:
     """The case of a folder, or of its `case.json`. Raises BatchInvarianceError or CaseError."""
     file = path / CASE if path.is_dir() else path
     try:
-        if file.stat().st_size > MAX_CASE_BYTES:
-            raise BatchInvarianceError(f"{file}: larger than {MAX_CASE_BYTES >> 20} MiB, no case")
-        return parse_case(file.read_bytes(), file.name)
+        data = read_at_most(file, MAX_INPUT_BYTES)
     except OSError as error:
         raise BatchInvarianceError(f"cannot read the case {file}: {error.strerror}") from error
+    if data is None:
+        raise BatchInvarianceError(f"{file}: larger than {MAX_INPUT_BYTES >> 20} MiB, so no case")
+    return parse_case(data, file.name)
