@@ -30,7 +30,7 @@ def test_mixed_prompts_come_down_to_two_requests_that_anyone_can_send(
 
     folder = tmp_path / "case"
     words = ["minimise", made.certificate_path, "--out", folder, "--json", "-q"]
-    small = cli(*words, "--attempts", 6, "--max-probes", 10, "--time-budget", 20)
+    small = cli(*words, "--attempts", 6, "--max-probes", 8)
     assert small.code == 0, small.stderr
     case = json.loads(small.stdout)
     assert case["n_requests"] <= 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
+from batch_invariance.errors import Interrupted
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.model import Arm, Source
+from batch_invariance.live_invariance import case_bench
 from batch_invariance.live_invariance.launch import choose_port
 from case_fixtures import a_case
 from core_fixtures import (
@@ -203,6 +206,26 @@ def test_a_budget_ends_the_search_and_not_the_result(red: Red, tmp_path: Path) -
     assert said.code == 0, said.stderr
     assert "ended early: 0.01 s have passed (--time-budget)" in said.stdout
     assert said.stdout.startswith("CASE  q2")
+
+
+def test_a_signal_ends_the_search_and_keeps_the_best_so_far(
+    red: Red, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = iter(range(1000))
+
+    def signalled() -> None:
+        if next(asked) > 20:
+            raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(case_bench, "check", signalled)
+    said = red.minimise("--out", tmp_path / "case")
+    assert said.code == 128 + signal.SIGINT
+    assert f"interrupted: the best case so far is in {tmp_path / 'case'}" in said.stderr
+    case = json.loads((tmp_path / "case" / "case.json").read_bytes())
+    assert (case["rate_is_fresh"], case["search"]["ended_early"]) == (False, "a signal")
+    assert len(case["shape"]["requests"]) == 2
+    monkeypatch.undo()
+    assert red.replay("-q", case=tmp_path / "case").code == 0
 
 
 def test_a_folder_that_is_there_is_never_written_over(red: Red) -> None:

@@ -101,6 +101,24 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what must differ (default: score where it does, else token, else an armed logprob)",
     )
     add_scorer_options(group)
+    _add_search_options(parser)
+    add_safety_options(parser)
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "--out", type=Path, metavar="DIR", help="a folder that is not there yet (./case-ID)"
+    )
+    group.add_argument(
+        "--redact",
+        action="store_true",
+        help="replace private text: by filler of equal length that still shows it, else take it "
+        "out, and then the case cannot be sent again",
+    )
+    group.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    group.add_argument("-q", "--quiet", action="store_true", help="no progress, only trouble")
+    parser.set_defaults(run=run)
+
+
+def _add_search_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("the search")
     group.add_argument(
         "--attempts",
@@ -126,20 +144,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument(
         "--request-timeout", type=positive, default=600.0, metavar="S", help="per request (600)"
     )
-    add_safety_options(parser)
-    group = parser.add_argument_group("output")
-    group.add_argument(
-        "--out", type=Path, metavar="DIR", help="a folder that is not there yet (./case-ID)"
-    )
-    group.add_argument(
-        "--redact",
-        action="store_true",
-        help="replace private text: by filler of equal length that still shows it, else take it "
-        "out, and then the case cannot be sent again",
-    )
-    group.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    group.add_argument("-q", "--quiet", action="store_true", help="no progress, only trouble")
-    parser.set_defaults(run=run)
 
 
 @dataclass(frozen=True, slots=True)
