@@ -62,6 +62,10 @@ class CertificateError(FileFormatError):
     """A certificate file cannot be read as a certificate."""
 
 
+class CaseError(FileFormatError):
+    """A file cannot be read as a case that shows a divergence."""
+
+
 class ScheduleError(FileFormatError):
     """A schedule does not fit the work-set or the number of slots."""
 

@@ -17,6 +17,7 @@ from batch_invariance.invariance_diff.model import Arm
 from batch_invariance.invariance_diff.reference_digests import ReferenceCollector
 from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.subject_facts import Run
+from case_fixtures import a_case
 from core_fixtures import EVIDENCE_NAME, Ideal, decode, encode, first_trial, in_arm, lost, on_trials
 from decode_fixtures import with_log
 from gguf_builder import ARRAY, STRING, U32, array, model, string, tensor, text, u32
@@ -39,6 +40,11 @@ def evidence() -> tuple[tuple[bytes, ...], ...]:
 def certificates() -> tuple[Any, ...]:
     """Certificates as JSON objects."""
     return tuple(certify(lines, EVIDENCE_NAME).to_json() for lines in evidence())
+
+
+def cases() -> tuple[Any, ...]:
+    """Cases as JSON objects."""
+    return (json.loads(a_case().to_bytes()), json.loads(a_case(logit_drift="bits").to_bytes()))
 
 
 WORK_SETS: tuple[Any, ...] = (

@@ -20,6 +20,7 @@ from batch_invariance.cli.gate import parse_policy
 from batch_invariance.cli.matrix_options import parse_plan
 from batch_invariance.errors import (
     BatchInvarianceError,
+    CaseError,
     CertificateError,
     EvidenceError,
     FileFormatError,
@@ -29,12 +30,17 @@ from batch_invariance.errors import (
     UsageError,
     WorkSetError,
 )
+from batch_invariance.formats.case_report import case_report
+from batch_invariance.formats.case_script import case_script, request_files
 from batch_invariance.formats.dsse import parse_envelope
 from batch_invariance.formats.gguf import model_shape, read_header
 from batch_invariance.formats.intoto import parse_statement
 from batch_invariance.formats.toml_subset import read_toml_subset
 from batch_invariance.invariance_diff.boundary_workset import ties_of
 from batch_invariance.invariance_diff.budget import project
+from batch_invariance.invariance_diff.case import parse_case
+from batch_invariance.invariance_diff.case_judge import Measured, judge_replay
+from batch_invariance.invariance_diff.case_removal import removed
 from batch_invariance.invariance_diff.cert_reading import lines_of_gates, read_view
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.decode_log import DecodeLogParser
@@ -68,6 +74,7 @@ from batch_invariance.live_invariance.registry_file import RegistryFile, parse_r
 from batch_invariance.live_invariance.resume import read_interrupted
 from batch_invariance.live_invariance.telemetry import busy_slots, parse_metrics
 from batch_invariance.live_invariance.toml_text import parse_toml
+from case_fixtures import OTHER, answer
 from core_fixtures import EVIDENCE_NAME, a_trial
 from fuzz import good
 from fuzz.mutation import Mutator
@@ -217,6 +224,17 @@ def _import(chosen: ImportFormat | None, data: bytes) -> None:
     assert imported.workset.items
 
 
+def _case(data: bytes) -> None:
+    """What is read can be written, shown, sent and judged."""
+    case = parse_case(data, "case.json")
+    assert parse_case(case.to_bytes(), "case.json") == case
+    case_report(removed(case))
+    case_report(case)
+    case_script(case).encode("utf-8", "backslashreplace")
+    request_files(case)
+    judge_replay(case, Measured((answer(),), (answer(),), (answer(*OTHER),)))
+
+
 def _schedule(data: bytes) -> None:
     passes = parse_schedule(data, "s.json")
     for entry in passes:
@@ -336,6 +354,7 @@ def _of_inputs() -> tuple[Target, ...]:
         Target("lm-eval", lm_eval, partial(_import, ImportFormat.LM_EVAL), WorkSetError),
         Target("lines", lines, partial(_import, ImportFormat.LINES), WorkSetError),
         Target("import", either, partial(_import, None), WorkSetError),
+        Target("case", from_json(good.cases()), _case, CaseError),
         Target("schedule", from_json(good.SCHEDULES), _schedule, ScheduleError, accepted=0.01),
         Target("matrix plan", from_json(good.PLANS), _matrix_plan, FileFormatError, accepted=0.01),
         Target("matrix index", from_json(good.INDEXES), _matrix_index, FileFormatError),

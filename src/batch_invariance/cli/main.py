@@ -21,9 +21,11 @@ from batch_invariance.cli import (
     gate,
     golden,
     list_certs,
+    minimise,
     plan_n,
     probe,
     profiles,
+    replay,
     report,
     resume,
     run_live,
@@ -60,6 +62,8 @@ VERBS = (
     profiles,
     probe,
     diagnose,
+    minimise,
+    replay,
     canary,
 )
 

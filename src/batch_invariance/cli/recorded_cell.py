@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from batch_invariance.cli.cell_options import ChosenCell
+from batch_invariance.cli.run_options import load_scorer
 from batch_invariance.errors import EvidenceError, UsageError
 from batch_invariance.invariance_diff.evidence import EvidenceReader
-from batch_invariance.invariance_diff.model import Arm, Source
-from batch_invariance.invariance_diff.records import Header, LifetimeStart
+from batch_invariance.invariance_diff.model import Arm, ScorerInfo, Source
+from batch_invariance.invariance_diff.records import Cell, Header, LifetimeStart
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.flags import UserFlags
@@ -23,6 +24,9 @@ from batch_invariance.live_invariance.prepare import (
     find_server,
 )
 from batch_invariance.live_invariance.store import temporary_folder
+from batch_invariance.profiles.spark.scorer import SparkScorer
+from batch_invariance.scorer_api import Scorer, describe_scorer, resolve_scorer
+from batch_invariance.scorers import SHIPPED
 
 
 def read_launch(path: Path) -> tuple[Header, tuple[str, ...]]:
@@ -56,27 +60,60 @@ def recorded_cell(
         )
     if args.server_bin is None and not argv:
         raise UsageError("--server-bin, --model: the run was interrupted before its first launch")
-    server_bin = find_server(argv[0] if args.server_bin is None else args.server_bin)
-    cell = header.cell
+    server_bin = argv[0] if args.server_bin is None else args.server_bin
+    model = args.model
+    if model is None and "--model" in argv[:-1]:
+        model = Path(argv[list(argv).index("--model") + 1])
+    file = header.subject.model.file
+    with recorded_server(header.source, header.cell, file, server_bin, model) as (choice, folder):
+        yield ChosenCell(header.source, choice, _settings(header), None, None, (), folder)
+
+
+@contextlib.contextmanager
+def recorded_server(
+    source: Source, cell: Cell, model_file: str, server_bin: str, model: Path | None
+) -> Iterator[tuple[ServerChoice, Path | None]]:
+    """What to launch for a cell, and the folder of its canary, which is made anew, lives as long as
+    the context, and needs no `model`.
+
+    Raises UsageError where there is no server, no model, or no canary of that name.
+    """
+    found = find_server(server_bin)
     folder: Path | None = None
     try:
-        if header.source is Source.CANARY:
-            spec = canary.spec_of(header.subject.model.file)
+        if source is Source.CANARY:
+            spec = canary.spec_of(model_file)
             if spec is None:
-                raise UsageError(f"no canary is called {header.subject.model.file}")
+                raise UsageError(f"no canary is called {model_file}")
             folder = temporary_folder("canary-")
             model = canary.write_canary(spec, folder)
-        elif args.model is not None:
-            model = args.model
-        elif "--model" in argv[:-1]:
-            model = Path(argv[list(argv).index("--model") + 1])
-        else:
-            raise UsageError("--model: needed, the run was interrupted before its first launch")
-        choice = ServerChoice(server_bin, model, cell.ctx, UserFlags(cell.server_flags), cell.model)
-        yield ChosenCell(header.source, choice, _settings(header), None, None, (), folder)
+        elif model is None:
+            raise UsageError("--model: needed, where the model lies is not recorded")
+        yield ServerChoice(found, model, cell.ctx, UserFlags(cell.server_flags), cell.model), folder
     finally:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def recorded_scorer(args: argparse.Namespace, info: ScorerInfo) -> Scorer:
+    """The scorer that is named, or the recorded one where the tool has it.
+
+    Raises UsageError where it is not the recorded one, ScorerError where it cannot be found.
+    """
+    default: Scorer | None = None
+    if args.scorer is None and info.name == SparkScorer.name:
+        default = SparkScorer()
+    elif args.scorer is None and info.name in [shipped.name for shipped in SHIPPED]:
+        given = {key: value for key, value in info.params.items() if value is not None}
+        texts = [f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in given.items()]
+        default = resolve_scorer(info.name, texts)
+    scorer = load_scorer(args, default)
+    if describe_scorer(scorer).sha256 != info.sha256:
+        raise UsageError(
+            f"--scorer: answers were scored by {info.name}, and this is another; name that one "
+            "with the parameters and the source that it had"
+        )
+    return scorer
 
 
 def _settings(header: Header) -> RunSettings:

@@ -16,7 +16,7 @@ MAX_CELL_TEXT = 400
 def step_summary(cells: Sequence[CheckedCell], lines: Sequence[str] = ()) -> str:
     """A heading, `lines` as a list, and a table of the cells."""
     parts = ["### batch-invariance", ""]
-    parts += [f"- {_plain(line)}" for line in lines[:MAX_LINES]]
+    parts += [f"- {plain(line)}" for line in lines[:MAX_LINES]]
     if len(lines) > MAX_LINES:
         parts.append(f"- and {len(lines) - MAX_LINES} more")
     if lines:
@@ -39,10 +39,10 @@ def _row(cell: CheckedCell) -> str:
         skipped = [check.found for check in cell.checks if check.mark is Mark.SKIPPED]
         why = ["every other gate passed", *skipped] if skipped else ["every gate passed"]
     verdict = "" if cell.verdict is None else cell.verdict.value
-    return f"| {_plain(cell.name)} | {verdict} | {_plain('; '.join(why) or 'fulfilled')} |"
+    return f"| {plain(cell.name)} | {verdict} | {plain('; '.join(why) or 'fulfilled')} |"
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text that Markdown shows as it is: one line, no markup, no cell border."""
     line = " ".join(text.split())
     if len(line) > MAX_CELL_TEXT:

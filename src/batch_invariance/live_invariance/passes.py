@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batch_invariance.errors import BatchInvarianceError
 from batch_invariance.invariance_diff.control import plan_ban, planted_body
-from batch_invariance.invariance_diff.model import Arm, Completion, FailureKind
+from batch_invariance.invariance_diff.model import Arm, Completion
 from batch_invariance.invariance_diff.plan import (
     length_schedule,
     seeded_schedule,
@@ -26,6 +26,7 @@ from batch_invariance.invariance_diff.schedule import (
     pinned_pass,
     wave_pass,
 )
+from batch_invariance.live_invariance.answers import broke_by_death
 from batch_invariance.live_invariance.dispatch import Answered, BodyFor, Dispatcher, LaneLost
 from batch_invariance.live_invariance.log_follower import LogFollower
 from batch_invariance.live_invariance.recording import PassRef, Recorder, StopRun
@@ -33,10 +34,6 @@ from batch_invariance.live_invariance.server import RunningServer
 from batch_invariance.live_invariance.telemetry import LlamaTelemetry, Telemetry
 
 WARMUP_TOKENS = 24
-DEATH_GRACE_S = 0.5
-"""How long a broken connection waits for word of the server's death before it is put down to the
-network."""
-BROKEN = (FailureKind.CONNECTION, FailureKind.TRUNCATED_BODY)
 
 
 class ServerDied(BatchInvarianceError):
@@ -204,16 +201,11 @@ class Passes:
                 counters = self._telemetry.read(self._n_generated)
                 self._recorder.write(WaveEnd(ref.arm, ref.index, answer, counters))
             else:
-                trial = self._recorder.answered(ref, answer, self._died(answer))
+                died = broke_by_death(answer.exchange, self._server.dead)
+                trial = self._recorder.answered(ref, answer, died)
                 if isinstance(trial.result, Completion):
                     self._n_generated += trial.result.completion_tokens or 0
                 self._recorded(ref, answer)
 
     def _recorded(self, ref: PassRef, answer: Answered) -> None:
         """A place for what a run wants to do after each trial."""
-
-    def _died(self, answer: Answered) -> bool:
-        failure = answer.exchange.failure
-        if failure is None or failure.kind not in BROKEN:
-            return False
-        return self._server.dead.wait(DEATH_GRACE_S)

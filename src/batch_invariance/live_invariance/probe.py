@@ -11,8 +11,6 @@ from batch_invariance.invariance_diff.decode_witness import DecodeTally
 from batch_invariance.invariance_diff.model import (
     Arm,
     Completion,
-    Failure,
-    FailureKind,
     Item,
     Scored,
     Trial,
@@ -29,7 +27,6 @@ from batch_invariance.invariance_diff.probe import (
 )
 from batch_invariance.invariance_diff.records import SlotSamples
 from batch_invariance.invariance_diff.request import Body, Sampling, build_body
-from batch_invariance.invariance_diff.response import parse_response
 from batch_invariance.invariance_diff.schedule import (
     PassSchedule,
     pinned_pass,
@@ -38,11 +35,12 @@ from batch_invariance.invariance_diff.schedule import (
 )
 from batch_invariance.invariance_diff.tracker import NO_COUNTERS
 from batch_invariance.invariance_diff.ubatch import Layout
+from batch_invariance.live_invariance.answers import broke_by_death, read_result
 from batch_invariance.live_invariance.dispatch import Answered, Dispatcher, LaneLost
 from batch_invariance.live_invariance.fit import check_items_fit
 from batch_invariance.live_invariance.interrupts import deferred
 from batch_invariance.live_invariance.log_follower import LogFollower
-from batch_invariance.live_invariance.passes import BROKEN, DEATH_GRACE_S, WARMUP_TOKENS
+from batch_invariance.live_invariance.passes import WARMUP_TOKENS
 from batch_invariance.live_invariance.recording import PassRef
 from batch_invariance.live_invariance.server import Launcher, RunningServer, check_fits
 from batch_invariance.live_invariance.telemetry import SlotSampler, read_counters
@@ -239,13 +237,8 @@ class _Probing:
 
     def _trial(self, arm: Arm, answer: Answered, max_tokens: int) -> Trial:
         entry, exchange = answer.entry, answer.exchange
-        result: Completion | Failure
-        if exchange.failure is None:
-            result = parse_response(exchange.status, exchange.body, max_tokens)
-        elif exchange.failure.kind in BROKEN and self._server.dead.wait(DEATH_GRACE_S):
-            result = Failure(FailureKind.SERVER_DIED, exchange.failure.detail)
-        else:
-            result = exchange.failure
+        died = broke_by_death(exchange, self._server.dead)
+        result = read_result(exchange, max_tokens, died)
         return Trial(
             key=TrialKey(arm, 0, entry.item, entry.occurrence),
             item_id=self._request.item.id,

@@ -12,14 +12,13 @@ from batch_invariance.invariance_diff.model import (
     Arm,
     Completion,
     Failure,
-    FailureKind,
     Scored,
     Trial,
     TrialKey,
 )
 from batch_invariance.invariance_diff.records import Event, Header, Record
 from batch_invariance.invariance_diff.request import build_body, max_tokens_of
-from batch_invariance.invariance_diff.response import parse_response
+from batch_invariance.live_invariance.answers import read_result
 from batch_invariance.live_invariance.dispatch import Answered
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter
 from batch_invariance.scorer_api import ScoringSession
@@ -126,13 +125,7 @@ class Recorder:
         entry, exchange = answer.entry, answer.exchange
         item = self.items[entry.item]
         limit = ref.max_tokens or max_tokens_of(item, self.header.plan.sampling)
-        result: Completion | Failure
-        if exchange.failure is None:
-            result = parse_response(exchange.status, exchange.body, limit, self._names)
-        elif died:
-            result = Failure(FailureKind.SERVER_DIED, exchange.failure.detail)
-        else:
-            result = exchange.failure
+        result = read_result(exchange, limit, died, self._names)
         scored = None
         if isinstance(result, Completion):
             warm = ref.arm is Arm.WARMUP

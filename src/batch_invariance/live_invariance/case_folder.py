@@ -1,0 +1,60 @@
+"""The folder of a case: what is written into it, and reading it back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from batch_invariance.errors import BatchInvarianceError, UsageError
+from batch_invariance.formats.case_report import case_report
+from batch_invariance.formats.case_script import FOLDER, case_script, request_files
+from batch_invariance.invariance_diff.case import Case, Redaction, parse_case
+from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
+from batch_invariance.live_invariance.store import write_new
+
+CASE, SCRIPT, REPORT = "case.json", "case.sh", "report.md"
+
+
+def check_no_folder(folder: Path) -> None:
+    """Raises UsageError where the folder is there already, or cannot be made."""
+    if os.path.lexists(folder):
+        raise UsageError(f"--out {folder} is there already; name a folder that is not")
+    try:
+        folder.mkdir(parents=True)
+        folder.rmdir()
+    except OSError as error:
+        raise UsageError(f"--out {folder} cannot be made: {error.strerror}") from error
+
+
+def write_case(folder: Path, case: Case) -> None:
+    """Writes the case, its report, and where it can be sent again its requests and the script.
+
+    Raises UsageError where the folder came to be in the meantime, BatchInvarianceError where it
+    cannot be written.
+    """
+    files = {CASE: case.to_bytes(), REPORT: case_report(case).encode("utf-8", "backslashreplace")}
+    if case.redaction is not Redaction.REMOVED:
+        files[SCRIPT] = case_script(case).encode("utf-8", "backslashreplace")
+        files.update(request_files(case))
+    try:
+        folder.mkdir(parents=True)
+        if case.redaction is not Redaction.REMOVED:
+            (folder / FOLDER).mkdir()
+    except FileExistsError as error:
+        raise UsageError(f"--out {folder} is there already; name a folder that is not") from error
+    except OSError as error:
+        raise BatchInvarianceError(f"cannot make {folder}: {error.strerror}") from error
+    for name, data in files.items():
+        write_new(folder / name, data)
+
+
+def read_case(path: Path) -> Case:
+    """The case of a folder, or of its `case.json`. Raises BatchInvarianceError or CaseError."""
+    file = path / CASE if path.is_dir() else path
+    try:
+        data = read_at_most(file, MAX_INPUT_BYTES)
+    except OSError as error:
+        raise BatchInvarianceError(f"cannot read the case {file}: {error.strerror}") from error
+    if data is None:
+        raise BatchInvarianceError(f"{file}: larger than {MAX_INPUT_BYTES >> 20} MiB, so no case")
+    return parse_case(data, file.name)
