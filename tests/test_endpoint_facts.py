@@ -1,0 +1,1 @@
+"""Edges of what an endpoint's facts prove: the gauge, its traffic, its wants, its lifetimes."""
