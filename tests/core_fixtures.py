@@ -310,7 +310,9 @@ def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None =
             out.append(trial if change is None else change(trial))
         out.append(PassEnd(Arm.CONFIRM, 0, end.counters, None, NO_LOG))
         joined = recount(records[:place] + tuple(out) + records[place:])
-        return count_tokens(shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined))
+        if end.counters.decode_total is not None:
+            joined = shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined)
+        return count_tokens(joined)
 
     return added
 

@@ -1,1 +1,342 @@
-"""Edges of what an endpoint's facts prove: the gauge, its traffic, its wants, its lifetimes."""
+"""Edges of the gates of an endpoint, of its gauge, its wants and its lifetimes, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from batch_invariance.invariance_diff.endpoint import Engine
+from batch_invariance.invariance_diff.facts import Facts, Isolation
+from batch_invariance.invariance_diff.gates import GATES, Examined, evaluate, examine
+from batch_invariance.invariance_diff.gates_endpoint import (
+    ENDPOINT_GATES,
+    check_identity,
+    check_isolation,
+    check_reference,
+    foreign_traffic,
+    table_of,
+)
+from batch_invariance.invariance_diff.measure import measure
+from batch_invariance.invariance_diff.model import Arm, Outcome
+from batch_invariance.invariance_diff.reading import Reading
+from batch_invariance.invariance_diff.tracker import PassFacts
+from core_fixtures import Ideal, Records, in_arm, on_trials, with_result
+from endpoint_ideal import IdealEndpoint, with_polls, without_steps
+
+PASS, FAIL, UNKNOWN = Outcome.PASS, Outcome.FAIL, Outcome.UNKNOWN
+RECORDS = IdealEndpoint([12] * 11, passes=2).records()
+GAUGED = without_steps(with_polls(RECORDS))
+
+Alter = Callable[[Facts], None]
+
+
+def _read(
+    check: Callable[[Examined], Reading], *alter: Alter, records: Records = RECORDS
+) -> Reading:
+    facts = measure(records)
+    for change in alter:
+        change(facts)
+    return check(examine(facts))
+
+
+def _isolation(*alter: Alter, records: Records = RECORDS) -> Reading:
+    return _read(check_isolation, *alter, records=records)
+
+
+def _on_pass(arm: Arm, **changes: Any) -> Alter:
+    """Changes figures of the first pass of an arm; a callable is given the pass."""
+
+    def altered(facts: Facts) -> None:
+        place = next(i for i, p in enumerate(facts.passes) if p.arm is arm)
+        p = facts.passes[place]
+        values = {n: v(p) if callable(v) else v for n, v in changes.items()}
+        facts.passes[place] = replace(p, **values)
+
+    return altered
+
+
+def _extra(decodes: int) -> Callable[[PassFacts], int]:
+    return lambda p: p.tokens + decodes
+
+
+def test_the_ideal_run_passes_both_ways() -> None:
+    for records in (RECORDS, GAUGED):
+        facts = measure(records)
+        results = evaluate(examine(facts), table_of(facts))
+        assert {r.gate for r in results if r.outcome is not PASS} == {
+            "F4_logit_drift",
+            "F5_provenance",
+            "control_b",
+        }
+
+
+# The table.
+
+
+def test_the_rows_of_endpoint_gates_that_ask_otherwise() -> None:
+    """In ENDPOINT_GATES each row that asks something else says so, and has its own check."""
+    other = {g.name: g for g in GATES}
+    said = {g.name: g.required for g in ENDPOINT_GATES if g.required != other[g.name].required}
+    assert set(said) == {
+        "F1_overlap",
+        "F3_coverage",
+        "isolation",
+        "identity",
+        "control_b",
+        "reference",
+        "positive_control",
+    }
+    assert said["control_b"] == "not applicable: the server is not ours"
+    assert said["reference"] == "A, A2 and the closing A3 token-identical"
+    assert said["positive_control"].endswith("heeds none, another item's prompt")
+    checks = {g.name for g in ENDPOINT_GATES if g.check is not other[g.name].check}
+    assert checks == {"isolation", "identity", "reference"}
+    assert table_of(measure(Ideal([8] * 8).records())) is GATES
+
+
+# Reference.
+
+
+def test_reference_of_tokens_that_one_repeat_does_not_name() -> None:
+    unnamed = on_trials(in_arm(Arm.A3, 0, 4), with_result(token_ids=None, completion_tokens=None))
+    reading = _read(check_reference, records=unnamed(RECORDS))
+    assert (reading.outcome, reading.reason) == (FAIL, "reference_unstable")
+
+    def unknown(facts: Facts) -> None:
+        facts.pairs["AA3"] = replace(facts.pairs["AA3"], n_tokens_unknown=1)
+
+    reading = _read(check_reference, unknown)
+    assert (reading.outcome, reading.reason) == (UNKNOWN, "tokens_unknown")
+    assert reading.measured == (
+        "A against A2: 0 score / 0 token-only of 11 ids; "
+        "A against A3: 0 score / 0 token-only of 11 ids"
+    )
+
+
+# Isolation.
+
+
+def test_isolation_of_a_server_that_is_not_described_is_unknown() -> None:
+    reading = _isolation(records=Ideal([8] * 8).records())
+    assert (reading.outcome, reading.reason) == (UNKNOWN, "isolation_unknown")
+    assert reading.measured == "the server is not described"
+
+
+def test_isolation_of_one_answer_is_known_and_of_none_is_not() -> None:
+    def checked(n: int) -> Alter:
+        return lambda facts: setattr(facts, "isolation", Isolation(n_checked=n))
+
+    assert _isolation(checked(1)).outcome is PASS
+    reading = _isolation(checked(0))
+    assert (reading.outcome, reading.reason) == (UNKNOWN, "nothing_checked")
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_isolation_names_three_passes_that_nothing_counts(n: int) -> None:
+    def uncounted(facts: Facts) -> None:
+        arms = [i for i, p in enumerate(facts.passes) if p.arm is not Arm.WARMUP]
+        for i in arms[:n]:
+            facts.passes[i] = replace(facts.passes[i], predicted=None)
+
+    reading = _isolation(uncounted)
+    more = f" and {n - 3} more" if n > 3 else ""
+    named = f"arm A pass 0, arm A2 pass 0, arm C pass 0{more}"
+    assert reading.outcome is UNKNOWN
+    assert reading.measured.startswith(f"no count of generated tokens for {named}: start vLLM ")
+
+
+@pytest.mark.parametrize(
+    "alter",
+    [
+        _on_pass(Arm.WARMUP, predicted=None),
+        _on_pass(Arm.WARMUP, predicted=1),
+        _on_pass(Arm.C, predicted=None, n_lost=1),
+        _on_pass(Arm.A2, predicted=0, n_missing=1),
+        _on_pass(Arm.A2, predicted=0, n_unexpected=1),
+    ],
+)
+def test_isolation_asks_nothing_of_a_pass_that_another_gate_judges(alter: Alter) -> None:
+    assert _isolation(alter).outcome is PASS
+
+
+def test_isolation_of_a_serial_arm_is_shown_by_passes_or_by_polls() -> None:
+    assert _isolation(_on_pass(Arm.A2, gauge=None)).outcome is PASS
+    assert _isolation(records=GAUGED).outcome is PASS
+    reading = _isolation(_on_pass(Arm.A2, gauge=None), records=GAUGED)
+    assert reading.outcome is UNKNOWN
+    assert reading.measured.startswith("nothing shows that arm A2 pass 0 ran alone: start vLLM ")
+
+
+def test_isolation_compares_prompt_tokens_where_ours_are_known() -> None:
+    assert _isolation(_on_pass(Arm.A2, prompt_tokens=0, prompt_counted=9)).outcome is PASS
+    assert _isolation(_on_pass(Arm.A2, prompt_tokens=9, prompt_counted=None)).outcome is PASS
+    assert _isolation(_on_pass(Arm.A2, prompt_tokens=9, prompt_counted=9)).outcome is PASS
+    reading = _isolation(_on_pass(Arm.A2, prompt_tokens=1, prompt_counted=3))
+    assert reading.outcome is FAIL
+    assert reading.measured == (
+        "other traffic beside arm A2 pass 0: 2 prompt tokens that are not ours"
+    )
+
+
+def test_isolation_of_a_pass_that_was_shared_once() -> None:
+    reading = _isolation(_on_pass(Arm.A3, decodes=_extra(-1)))
+    assert reading.outcome is FAIL
+    assert reading.measured == "arm A3 pass 0 shared 1 forward passes"
+
+
+def _as_a_took(extra: int, n_planned: int = 11) -> Alter:
+    return _on_pass(Arm.A, decodes=_extra(extra), n_planned=n_planned)
+
+
+@pytest.mark.parametrize(
+    ("alter", "outcome"),
+    [
+        # What arm A took for its prompts is what a later pass of as many requests may take.
+        ((_as_a_took(5), _on_pass(Arm.A3, decodes=_extra(5))), PASS),
+        ((_as_a_took(5), _on_pass(Arm.A3, decodes=_extra(6))), FAIL),
+        # As often as the pass goes over the work-set.
+        ((_as_a_took(5, 10), _on_pass(Arm.A3, decodes=_extra(10))), PASS),
+        ((_as_a_took(5, 10), _on_pass(Arm.A3, decodes=_extra(11))), FAIL),
+        ((_as_a_took(5, 1), _on_pass(Arm.A3, decodes=_extra(55))), PASS),
+        ((_as_a_took(5, 1), _on_pass(Arm.A3, decodes=_extra(56))), FAIL),
+        ((_as_a_took(5, 0), _on_pass(Arm.A3, decodes=_extra(55))), PASS),
+        # Where arm A's passes are not counted, one for each 32 tokens of prompt.
+        ((_on_pass(Arm.A, decodes=None), _on_pass(Arm.A3, decodes=_extra(13))), UNKNOWN),
+        ((_on_pass(Arm.A, decodes=None), _on_pass(Arm.A3, decodes=_extra(14))), FAIL),
+    ],
+)
+def test_isolation_allows_a_later_pass_what_arm_a_took(
+    alter: tuple[Alter, ...], outcome: Outcome
+) -> None:
+    reading = _isolation(*alter)
+    assert reading.outcome is outcome
+    if outcome is FAIL:
+        assert "forward passes more than its requests explain" in reading.measured
+
+
+def test_isolation_without_arm_a_allows_one_pass_for_32_tokens_of_prompt() -> None:
+    def gone(facts: Facts) -> None:
+        facts.passes = [p for p in facts.passes if p.arm is not Arm.A]
+
+    assert 440 // 32 == 13
+    assert _isolation(gone, _on_pass(Arm.A3, decodes=_extra(13))).outcome is PASS
+    assert _isolation(gone, _on_pass(Arm.A3, decodes=_extra(14))).outcome is FAIL
+
+
+def test_isolation_by_a_cache_counter_that_one_pass_lacks() -> None:
+    def unreported(facts: Facts) -> None:
+        facts.isolation.cache_unknown = 1
+
+    assert _isolation(unreported).outcome is PASS
+    reading = _isolation(unreported, _on_pass(Arm.C, cached=None))
+    assert reading.outcome is UNKNOWN
+    assert _isolation(_on_pass(Arm.C, cached=None)).outcome is PASS
+    reading = _isolation(unreported, lambda facts: facts.passes.clear())
+    assert reading.outcome is UNKNOWN
+    reading = _isolation(_on_pass(Arm.C, cached=1), _on_pass(Arm.A, cached=2))
+    assert reading.measured == "3 prompt tokens came from a cache by the server's counter"
+
+
+def test_isolation_of_an_unknown_engine_names_no_switch_of_another() -> None:
+    def other(facts: Facts) -> None:
+        endpoint = facts.header.endpoint
+        assert endpoint is not None
+        facts.header = replace(facts.header, endpoint=replace(endpoint, engine=Engine.OTHER))
+        facts.isolation.cache_unknown = 2
+
+    reading = _isolation(other, _on_pass(Arm.C, cached=None))
+    assert reading.measured == (
+        "2 responses do not report their cache: answer with usage.prompt_tokens_details"
+    )
+
+
+def test_foreign_traffic_is_that_beside_every_arm_but_the_warm_up() -> None:
+    facts = measure(RECORDS)
+    for arm in (Arm.WARMUP, Arm.A, Arm.C):
+        _on_pass(arm, predicted=lambda p: p.tokens + 3)(facts)
+    assert [(p.arm, n) for p, n in foreign_traffic(facts)] == [(Arm.A, 3), (Arm.C, 3)]
+
+
+# Identity.
+
+
+def _identity(*alter: Alter, records: Records = RECORDS) -> Reading:
+    return _read(check_identity, *alter, records=records)
+
+
+def _says(**changes: Any) -> Alter:
+    """At the start and at the end alike."""
+
+    def altered(facts: Facts) -> None:
+        for life in facts.lifetimes:
+            said = replace(life.start.identity, **changes)
+            life.start = replace(life.start, identity=said)
+            assert life.end is not None
+            life.end = replace(life.end, identity=said)
+
+    return altered
+
+
+def _told(*facts_of: dict[str, str]) -> Alter:
+    def altered(facts: Facts) -> None:
+        facts.said = [
+            replace(record, facts=told) for record, told in zip(facts.said, facts_of, strict=True)
+        ]
+
+    return altered
+
+
+def _ends_unsaid(facts: Facts) -> None:
+    facts.said = [record for record in facts.said if not record.at_end]
+
+
+def _says_of_another(facts: Facts) -> None:
+    facts.said = [replace(record, lifetime=1) for record in facts.said]
+
+
+def _no_end(facts: Facts) -> None:
+    facts.lifetimes[0].end = None
+
+
+def test_identity_in_words() -> None:
+    reading = _identity()
+    assert reading == Reading(PASS, "b10068, the same at start and end")
+    reading = _identity(lambda facts: facts.lifetimes.clear())
+    assert reading.outcome is UNKNOWN
+    assert reading.measured == "no server lifetime recorded"
+
+
+@pytest.mark.parametrize(("slots", "outcome"), [(3, FAIL), (4, PASS), (5, PASS)])
+def test_identity_needs_a_slot_for_each_lane(slots: int, outcome: Outcome) -> None:
+    assert _identity(_says(total_slots=slots)).outcome is outcome
+
+
+@pytest.mark.parametrize("alter", [_ends_unsaid, _says_of_another, _no_end])
+def test_identity_is_asked_at_the_end(alter: Alter) -> None:
+    reading = _identity(alter)
+    assert (reading.outcome, reading.reason) == (UNKNOWN, "identity_unknown")
+    assert reading.measured == "it was not asked again at the end"
+
+
+def test_identity_names_four_changes() -> None:
+    before = dict.fromkeys("abcdef", "1")
+    same = {**before, "f": "1"}
+    assert _identity(_told(before, same)).outcome is PASS
+    after = dict.fromkeys("abcde", "2")
+    reading = _identity(_told(before, after))
+    assert reading.outcome is FAIL
+    assert reading.measured == "it changed what it says of itself: a, b, c, d"
+    reading = _identity(_told({"a": "1"}, {"a": "1", "b": "1"}))
+    assert reading.measured == "it changed what it says of itself: b"
+
+
+def test_identity_that_lacks_two_things_says_both() -> None:
+    reading = _identity(_says(model=None, build=None))
+    assert reading.outcome is UNKNOWN
+    assert reading.measured == (
+        "it does not list the model (/v1/models); "
+        "it names no version (/version, /props, /info, system_fingerprint)"
+    )
