@@ -117,12 +117,10 @@ ASSERTED: dict[str, Asserted] = {
             "_CHECKS": ("isolation", "identity", "reference"),
         },
     ),
-    "endpoint": Asserted(("test_endpoint_facts.py", "test_endpoint_gates.py")),
-    "gauge": Asserted(("test_endpoint_gates.py", "test_endpoint_facts.py")),
-    "control": Asserted(
-        ("test_endpoint_parts.py", "test_endpoint_facts.py", "test_endpoint_gates.py")
-    ),
-    "lifetime_rate": Asserted(("test_endpoint_facts.py", "test_endpoint_lifetimes.py")),
+    "endpoint": Asserted(("test_endpoint_rules.py",)),
+    "gauge": Asserted(("test_endpoint_rules.py",)),
+    "control": Asserted(("test_endpoint_rules.py", "test_endpoint_parts.py")),
+    "lifetime_rate": Asserted(("test_endpoint_rules.py",)),
     "verdict": Asserted(("test_verdict.py", "test_gate_edges.py", "test_no_way_to_green.py")),
     "diff": Asserted(("test_diff_edges.py", "test_diff.py", "test_impact.py")),
     "pairs": Asserted(
