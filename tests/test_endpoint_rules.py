@@ -259,7 +259,7 @@ def test_the_rate_is_over_the_judged_lifetimes() -> None:
 
 
 def test_an_item_whose_serial_answer_differs_between_lifetimes_is_counted() -> None:
-    own = recertify(Ideal([8] * 8).records())
+    own = recertify(Ideal([8] * 8, n=2).records())
     rate = lifetime_rate([Lived(own, "own", None), *[Lived(c, "x", True) for c in (SAME, OTHER_A)]])
     assert (rate.model, rate.dispatch_n) == (own.model, own.dispatch_n)
     pair = lifetime_rate([Lived(SAME, "a", None), Lived(OTHER_A, "b", True)])
