@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batch_invariance.invariance_diff.endpoint import Engine
+from batch_invariance.invariance_diff.endpoint import Engine, TokenNames
 from batch_invariance.invariance_diff.facts import Facts, Isolation
 from batch_invariance.invariance_diff.gates import GATES, Examined, evaluate, examine
 from batch_invariance.invariance_diff.gates_endpoint import (
@@ -22,6 +22,7 @@ from batch_invariance.invariance_diff.gates_endpoint import (
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import Arm, Outcome
 from batch_invariance.invariance_diff.reading import Reading
+from batch_invariance.invariance_diff.records import ControlPlan
 from batch_invariance.invariance_diff.tracker import PassFacts
 from core_fixtures import Ideal, Records, in_arm, on_trials, with_result
 from endpoint_ideal import IdealEndpoint, with_polls, without_steps
@@ -340,3 +341,57 @@ def test_identity_that_lacks_two_things_says_both() -> None:
         "it does not list the model (/v1/models); "
         "it names no version (/version, /props, /info, system_fingerprint)"
     )
+
+
+# Rows that are the same, where an endpoint is what they speak of.
+
+
+def _row(gate: str, *alter: Alter, records: Records = RECORDS) -> Reading:
+    check = next(g.check for g in ENDPOINT_GATES if g.name == gate)
+    return _read(check, *alter, records=records)
+
+
+def test_overlap_says_why_polls_do_not_count_where_nothing_better_does() -> None:
+    """Gate F1_overlap names the first pass of C whose gauge has a fault, and no other pass."""
+    text = "client depth 4, server co-residency {}, proved batch {} of 4 by {}"
+
+    def faulty(facts: Facts) -> None:
+        for i, p in enumerate(facts.passes):
+            facts.passes[i] = replace(p, gauge_fault=f"fault of {p.arm.value} {p.pass_index}")
+
+    polled = _row("F1_overlap", records=GAUGED)
+    assert polled.measured == text.format(4, 4, "scheduler_gauge")
+    counted = _row("F1_overlap", faulty, records=with_polls(RECORDS))
+    assert counted.measured == text.format(4, 4, "decode_count")
+    none = text.format("unknown", 0, "client_intervals")
+    unpolled = _row("F1_overlap", faulty, records=without_steps(RECORDS))
+    assert unpolled.measured == none
+    first = _row("F1_overlap", faulty, records=GAUGED)
+    assert first.measured == f"{none}; its gauge does not count in pass 0: fault of C 0"
+    second = _row("F1_overlap", faulty, _on_pass(Arm.C, gauge=None), records=GAUGED)
+    assert second.measured == f"{none}; its gauge does not count in pass 1: fault of C 1"
+
+
+@pytest.mark.parametrize("names", list(TokenNames))
+def test_tokens_that_are_told_apart_by_their_spelling_are_said_to_be(names: TokenNames) -> None:
+    def spelt(facts: Facts) -> None:
+        plan = facts.header.plan
+        assert plan.sampling.dialect is not None
+        sampling = replace(plan.sampling, dialect=replace(plan.sampling.dialect, tokens=names))
+        facts.header = replace(facts.header, plan=replace(plan, sampling=sampling))
+
+    said = ", compared by their spelling" if names is TokenNames.SPELLING else ""
+    assert _row("tokens", spelt).measured == f"23 trials token-identical{said}"
+    own = _row("tokens", records=Ideal([12] * 11, passes=2).records())
+    assert own.measured == "23 trials token-identical"
+
+
+def test_the_planted_change_is_named_in_the_row_positive_control() -> None:
+    def exchanged(facts: Facts) -> None:
+        facts.control.plan = ControlPlan(0, None, 0, 3)
+
+    ban = "planted ban seen at token 0; by the score: not seen"
+    assert _row("positive_control").measured == ban
+    assert _row("positive_control", lambda f: setattr(f.control, "plan", None)).measured == ban
+    other = "another item's prompt seen by its answer; by the score: not seen"
+    assert _row("positive_control", exchanged).measured == other

@@ -59,6 +59,8 @@ _RUNS = (
     "test_resume.py",
 )
 _PROOF = (*_RUNS, "test_decode_witness.py", "test_certificate.py")
+_ISOLATION = ("isolation", "check_isolation", "_isolation")
+_IDENTITY = ("identity", "check_identity", "_identity")
 _F1, _F3 = (
     ("F1_overlap", "overlap_of", "overlap", "Overlap"),
     ("F3_coverage", "coverage_of", "sample"),
@@ -82,6 +84,8 @@ ASSERTED: dict[str, Asserted] = {
             "_some": ("F0_score", "tokens"),
             "_counts": ("control_b", "reference"),
             "_or_unknown": ("F1_overlap",),
+            "_gauge_faults": ("F1_overlap",),
+            "_spelt": ("tokens",),
             "GATES": ("COLOURS", "GATES"),
         },
     ),
@@ -95,7 +99,7 @@ ASSERTED: dict[str, Asserted] = {
             "check_isolation": ("isolation",),
             "_decodes_add_up": ("isolation",),
             "chunk_allowance": ("isolation",),
-            "check_identity": ("identity", "check_identity"),
+            "check_identity": _IDENTITY,
             "file_name": ("identity",),
             "_wrong_lanes": ("identity",),
         },
@@ -103,16 +107,16 @@ ASSERTED: dict[str, Asserted] = {
     "gates_endpoint": Asserted(
         ("test_endpoint_facts.py", "test_endpoint_gates.py"),
         {
-            "check_reference": ("reference",),
-            "_counts": ("reference",),
-            "check_isolation": ("isolation",),
-            "_cache": ("isolation",),
-            "_traffic": ("isolation",),
-            "_names": ("isolation",),
-            "_serial_faults": ("isolation",),
-            "foreign_traffic": ("isolation", "foreign_traffic"),
-            "check_identity": ("identity",),
-            "changed_facts": ("identity",),
+            "check_reference": ("reference", "check_reference"),
+            "_counts": ("reference", "check_reference"),
+            "check_isolation": _ISOLATION,
+            "_cache": _ISOLATION,
+            "_traffic": _ISOLATION,
+            "_names": _ISOLATION,
+            "_serial_faults": _ISOLATION,
+            "foreign_traffic": ("foreign_traffic", *_ISOLATION),
+            "check_identity": _IDENTITY,
+            "changed_facts": _IDENTITY,
             "_REQUIRED": ("ENDPOINT_GATES",),
             "_CHECKS": ("isolation", "identity", "reference"),
         },
