@@ -24,7 +24,18 @@ from batch_invariance.invariance_diff.model import Arm, Outcome
 from batch_invariance.invariance_diff.reading import Reading
 from batch_invariance.invariance_diff.records import ControlPlan
 from batch_invariance.invariance_diff.tracker import PassFacts
-from core_fixtures import Ideal, Records, in_arm, on_trials, with_result
+from batch_invariance.invariance_diff.verdict import decide_status, divergence_class
+from core_fixtures import (
+    Ideal,
+    Records,
+    confirmed,
+    in_arm,
+    on_trials,
+    trial_of,
+    with_result,
+    with_scored,
+    without_pass,
+)
 from endpoint_ideal import IdealEndpoint, with_polls, without_steps
 
 PASS, FAIL, UNKNOWN = Outcome.PASS, Outcome.FAIL, Outcome.UNKNOWN
@@ -395,3 +406,32 @@ def test_the_planted_change_is_named_in_the_row_positive_control() -> None:
     assert _row("positive_control", lambda f: setattr(f.control, "plan", None)).measured == ban
     other = "another item's prompt seen by its answer; by the score: not seen"
     assert _row("positive_control", exchanged).measured == other
+
+
+# The class of a RED.
+
+RED = on_trials(in_arm(Arm.C, 0, 3), with_scored(score=0.5))(RECORDS)
+CONFIRMED = confirmed((3, trial_of(RED, in_arm(Arm.C, 0, 3)).lane))(RED)
+
+
+def _class(records: Records, pins_slots: bool = False) -> str | None:
+    facts = measure(records)
+    plan = facts.header.plan
+    assert plan.sampling.dialect is not None
+    dialect = replace(plan.sampling.dialect, pins_slots=pins_slots)
+    plan = replace(plan, sampling=replace(plan.sampling, dialect=dialect))
+    facts.header = replace(facts.header, plan=plan)
+    examined = examine(facts)
+    results = evaluate(examined, table_of(facts))
+    return divergence_class(examined, results, decide_status(results).verdict)
+
+
+def test_a_red_of_a_server_of_someone_else_is_compared_with_its_last_arm() -> None:
+    """Where slots are pinned the last arm goes over them, and takes the place of arm B."""
+    assert _class(CONFIRMED) == "co_batching"
+    assert _class(RED) == "unattributed: the divergent trials were not confirmed serially"
+    moved = on_trials(in_arm(Arm.A3, 0, 3), with_result(text="other"))(CONFIRMED)
+    assert _class(moved) == "unstable_reference"
+    assert _class(moved, pins_slots=True) == "slot_allocation(+co_batching)"
+    missing = _class(without_pass(Arm.A3)(CONFIRMED))
+    assert missing == "unattributed: arm A3 does not cover arm A token by token"

@@ -670,3 +670,42 @@ def test_absent_never_equals_passed(
     assert {gate for gate in gates if found[gate] is Outcome.PASS} == set(), what
     assert certificate.verdict is not Verdict.GREEN
     assert not certificate.promotable
+
+
+ABSENT_OF_OTHERS: tuple[tuple[str, Change, tuple[str, ...]], ...] = (
+    *(case for case in ABSENT if case[0] in ("prompt counts", "token ids", "token counts")),
+    *(case for case in ABSENT if case[0] in ("footer", "control", "arm P", "arm A2", "arm C")),
+    ("word on the end", _everywhere(with_result(truncated=None)), ("isolation",)),
+    (
+        "any word of a cache",
+        then(_everywhere(with_result(cache_n=None)), _never_counted("cached_total")),
+        ("isolation",),
+    ),
+    ("counts of generated tokens", _never_counted("predicted_total"), ("isolation",)),
+    ("counts of passes and polls", without_steps, ("isolation", "F1_overlap", "F3_coverage")),
+    ("the server's model", _never_said("model"), ("identity",)),
+    ("the server's build", _never_said("build"), ("identity",)),
+    ("what the server says of itself", on_kind(ServerSaid, lambda r: None), ("identity",)),
+    (
+        "question at the end",
+        on_kind(ServerSaid, lambda r: None if r.at_end else r),
+        ("identity",),
+    ),
+    ("end of a launch", on_kind(LifetimeEnd, lambda r: None), ("identity",)),
+    ("arm A3", _no_arm(Arm.A3), ("reference",)),
+    ("arm A", _no_arm(Arm.A), ("F0_score", "F2_completion_floor", "reference")),
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "gates"), ABSENT_OF_OTHERS, ids=[a[0] for a in ABSENT_OF_OTHERS]
+)
+def test_absent_never_equals_passed_on_a_server_of_someone_else(
+    what: str, change: Change, gates: tuple[str, ...]
+) -> None:
+    records = IdealEndpoint([14, 9, 12, 16, 11, 13, 10, 15, 12, 14], n=3, passes=2).records()
+    assert _verdict(records) is Verdict.GREEN
+    certificate = _certificate(change(records))
+    found = outcomes(certificate)
+    assert {gate for gate in gates if found[gate] is Outcome.PASS} == set(), what
+    assert certificate.verdict is not Verdict.GREEN

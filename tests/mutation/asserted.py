@@ -125,7 +125,14 @@ ASSERTED: dict[str, Asserted] = {
     "gauge": Asserted(("test_endpoint_rules.py",)),
     "control": Asserted(("test_endpoint_rules.py", "test_endpoint_parts.py")),
     "lifetime_rate": Asserted(("test_endpoint_rules.py",)),
-    "verdict": Asserted(("test_verdict.py", "test_gate_edges.py", "test_no_way_to_green.py")),
+    "verdict": Asserted(
+        (
+            "test_verdict.py",
+            "test_gate_edges.py",
+            "test_endpoint_facts.py",
+            "test_no_way_to_green.py",
+        )
+    ),
     "diff": Asserted(("test_diff_edges.py", "test_diff.py", "test_impact.py")),
     "pairs": Asserted(
         ("test_diff_edges.py", "test_diff.py", "test_certificate.py", "test_impact.py")
