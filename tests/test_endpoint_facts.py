@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batch_invariance.invariance_diff.endpoint import Engine, TokenNames
-from batch_invariance.invariance_diff.facts import Facts, Isolation
+from batch_invariance.invariance_diff.facts import Facts, Isolation, Lifetime
 from batch_invariance.invariance_diff.gates import GATES, Examined, evaluate, examine
 from batch_invariance.invariance_diff.gates_endpoint import (
     ENDPOINT_GATES,
@@ -21,6 +21,7 @@ from batch_invariance.invariance_diff.gates_endpoint import (
 )
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import Arm, Outcome
+from batch_invariance.invariance_diff.proof import overlap_of
 from batch_invariance.invariance_diff.reading import Reading
 from batch_invariance.invariance_diff.records import ControlPlan
 from batch_invariance.invariance_diff.tracker import PassFacts
@@ -333,6 +334,24 @@ def test_identity_is_asked_at_the_end(alter: Alter) -> None:
     assert reading.measured == "it was not asked again at the end"
 
 
+@pytest.mark.parametrize(("build", "outcome"), [("b10068", PASS), ("b2", FAIL)])
+def test_identity_holds_over_lifetimes(build: str, outcome: Outcome) -> None:
+    """A run that was resumed may have met another server, which repeats itself just as well."""
+
+    def again(facts: Facts) -> None:
+        life = facts.lifetimes[0]
+        said = replace(life.start.identity, build=build)
+        assert life.end is not None
+        start = replace(life.start, index=1, identity=said)
+        facts.lifetimes.append(Lifetime(start, replace(life.end, index=1, identity=said)))
+        facts.said += [replace(record, lifetime=1) for record in facts.said]
+
+    reading = _identity(again)
+    assert reading.outcome is outcome
+    if outcome is FAIL:
+        assert reading.measured == "it says something else of itself in another lifetime"
+
+
 def test_identity_names_four_changes() -> None:
     before = dict.fromkeys("abcdef", "1")
     same = {**before, "f": "1"}
@@ -381,6 +400,23 @@ def test_overlap_says_why_polls_do_not_count_where_nothing_better_does() -> None
     assert first.measured == f"{none}; its gauge does not count in pass 0: fault of C 0"
     second = _row("F1_overlap", faulty, _on_pass(Arm.C, gauge=None), records=GAUGED)
     assert second.measured == f"{none}; its gauge does not count in pass 1: fault of C 1"
+
+
+@pytest.mark.parametrize(
+    ("peaks", "ours", "tested"), [((4, 4), True, 4), ((3, 4), True, 4), ((4, 4), False, 2)]
+)
+def test_overlap_of_the_warm_up_as_far_as_polls_show_it(
+    peaks: tuple[int, int], ours: bool, tested: int
+) -> None:
+    """Polls of passes with other traffic show nothing of ours."""
+    facts = measure(with_polls(RECORDS))
+    left = list(peaks)
+    for i, p in enumerate(facts.passes):
+        if p.arm is Arm.C and p.gauge is not None:
+            gauge = replace(p.gauge, peak=left.pop(0))
+            predicted = p.tokens + (not ours)
+            facts.passes[i] = replace(p, gauge=gauge, decode_peak=2, predicted=predicted)
+    assert overlap_of(facts).tested_n == tested
 
 
 @pytest.mark.parametrize("names", list(TokenNames))
@@ -435,3 +471,10 @@ def test_a_red_of_a_server_of_someone_else_is_compared_with_its_last_arm() -> No
     assert _class(moved, pins_slots=True) == "slot_allocation(+co_batching)"
     missing = _class(without_pass(Arm.A3)(CONFIRMED))
     assert missing == "unattributed: arm A3 does not cover arm A token by token"
+
+
+def test_coverage_by_polls_is_certain_and_by_the_clock_is_not() -> None:
+    reading = _row("F3_coverage", records=GAUGED)
+    assert reading == Reading(PASS, "11 of 11 ids proved co-batched by scheduler_gauge")
+    reading = _row("F3_coverage", records=without_steps(RECORDS))
+    assert (reading.outcome, reading.reason) == (UNKNOWN, "weak_witness")

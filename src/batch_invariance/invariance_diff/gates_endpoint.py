@@ -181,6 +181,8 @@ def check_identity(e: Examined) -> Reading:
             missing.append("it was not asked again at the end")
         elif life.end.identity != said:
             faults.append("it changed what it says of itself while the run went on")
+    if len({life.start.identity for life in facts.lifetimes}) > 1:
+        faults.append("it says something else of itself in another lifetime")
     changed = changed_facts(facts)
     if changed:
         faults.append(f"it changed what it says of itself: {', '.join(changed[:4])}")
