@@ -78,9 +78,11 @@ def report(results: Sequence[Result], equivalent: dict[str, str]) -> tuple[list[
             survived, listed = r.fate is Fate.SURVIVED, r.mutant.id in equivalent
             counts["equivalent" if survived and listed else r.fate.value] += 1
             if survived and not listed:
-                wrong.append(f"survived {r.test}, line {r.mutant.line}: {r.mutant.id}")
+                wrong.append(f"survived {r.test}, line {r.mutant.line}: {_shown(r.mutant.id)}")
             if listed and not survived:
-                wrong.append(f"listed as equivalent, yet {r.fate.value}: {r.mutant.id}: {r.test}")
+                wrong.append(
+                    f"listed as equivalent, yet {r.fate.value}: {_shown(r.mutant.id)}: {r.test}"
+                )
         total += counts
         lines.append(_row(module, counts))
     lines.append(_row("all", total))
@@ -94,13 +96,17 @@ def _row(name: str, counts: Counter[str]) -> str:
     return f"{name:16} | " + " | ".join(f"{counts[c]:{len(c)}d}" for c in COLUMNS)
 
 
+def _shown(name: str) -> str:
+    """A mutant's name; a bar between spaces would be read as a cell of the table."""
+    return name.replace(" | ", "|")
+
+
 def reasons(mutants: Sequence[Mutant], path: Path = EQUIVALENT) -> list[str]:
     """The mutants of these that no input can tell apart, under the reasons."""
     lines = []
     ran = {m.id for m in mutants}
     for entry in json.loads(path.read_text("utf-8")):
-        # A bar between spaces would be read as a cell of the table.
-        named = [f"  {name.replace(' | ', '|')}" for name in entry["mutants"] if name in ran]
+        named = [f"  {_shown(name)}" for name in entry["mutants"] if name in ran]
         lines += [f"equivalent: {entry['why']}", *named] if named else []
     return lines
 
