@@ -284,7 +284,8 @@ def count_tokens(records: Records) -> Records:
 
 
 def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None = None) -> Change:
-    """Adds the confirm pass of these (item, lane): arm B's answers, once more, alone."""
+    """Adds the confirm pass of these (item, lane): the answers of arm B, or of A2 on a server of
+    someone else, once more, alone."""
 
     def added(records: Records) -> Records:
         header = records[0]
@@ -294,10 +295,12 @@ def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None =
         end = records[before]
         assert isinstance(end, PassEnd)
         schedule = pinned_pass(pairs, header.cell.dispatch_n)
-        out: list[Record] = [PassStart(Arm.CONFIRM, 0, 1, schedule, end.counters)]
+        lives = [r.index for r in records if isinstance(r, LifetimeStart)]
+        out: list[Record] = [PassStart(Arm.CONFIRM, 0, lives[-1], schedule, end.counters)]
         tokens = 0
+        alone = Arm.B if header.endpoint is None else Arm.A2
         for entry in schedule.entries():
-            model = records[first_trial(records, in_arm(Arm.B, 0, entry.item))]
+            model = records[first_trial(records, in_arm(alone, 0, entry.item))]
             assert isinstance(model, Trial)
             assert entry.lane is not None
             key = TrialKey(Arm.CONFIRM, 0, entry.item, entry.occurrence)
@@ -307,7 +310,9 @@ def confirmed(*pairs: tuple[int, int], change: Callable[[Trial], Trial] | None =
             out.append(trial if change is None else change(trial))
         out.append(PassEnd(Arm.CONFIRM, 0, end.counters, None, NO_LOG))
         joined = recount(records[:place] + tuple(out) + records[place:])
-        return count_tokens(shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined))
+        if end.counters.decode_total is not None:
+            joined = shift_decodes(at_end_of(Arm.CONFIRM, 0, tokens))(joined)
+        return count_tokens(joined)
 
     return added
 
@@ -400,7 +405,7 @@ class Ideal:
         for lifetime, arms in enumerate(((Arm.A, Arm.A2), (Arm.B, Arm.C))):
             parallel = 1 if lifetime == 0 else self.n
             self._decodes = 0
-            out.append(_start(lifetime, parallel))
+            out.append(a_start(lifetime, parallel))
             self._warm_up(out, lifetime, parallel)
             for plan in header.plan.passes:
                 if plan.arm in arms:
@@ -418,10 +423,13 @@ class Ideal:
             for i in range(len(self.lengths))
         )
 
+    def sampling(self) -> Sampling:
+        return Sampling(0, max(self.lengths), 2)
+
     def _header(self) -> Header:
         items = self.items()
         plan = Plan(
-            sampling=Sampling(0, max(self.lengths), 2),
+            sampling=self.sampling(),
             passes=plan_passes(len(items), self.n, self.passes, SEED),
             schedule_seed=SEED,
             confirm_limit=rules.DEFAULT_CONFIRM_LIMIT,
@@ -456,7 +464,7 @@ class Ideal:
 
     def _trial(self, arm: Arm, index: int, entry: Entry, lane: int, span: float) -> Trial:
         item = self.items()[entry.item]
-        body = build_body(item, Sampling(0, max(self.lengths), 2))
+        body = build_body(item, self.sampling())
         return Trial(
             key=TrialKey(arm, index, entry.item, entry.occurrence),
             item_id=item.id,
@@ -517,17 +525,18 @@ class Ideal:
         out.append(PassEnd(Arm.WARMUP, lifetime, self._counters(), None, NO_LOG))
         self._clock += 0.008
 
-    def _control(self, out: list[Record]) -> None:
+    def _control(self, out: list[Record], lifetime: int = 1) -> None:
         banned = self._ids(0)[0]
         out.append(ControlPlan(0, banned, 0))
         schedule = wave_pass([i % len(self.lengths) for i in range(self.n)], self.n)
         start = len(out)
-        self._pass(out, Arm.P, 0, 1, schedule)
+        self._pass(out, Arm.P, 0, lifetime, schedule)
         place = next(i for i in range(start, len(out)) if isinstance(out[i], Trial))
         planted = out[place]
         assert isinstance(planted, Trial)
         assert planted.key.item == 0
-        body = build_body(self.items()[0], Sampling(0, max(self.lengths), 2), ban_token(banned))
+        sampling = self.sampling()
+        body = build_body(self.items()[0], sampling, ban_token(banned, sampling.dialect))
         ids = [token + 1 for token in self._ids(0)]
         out[place] = replace(
             planted,
@@ -541,7 +550,7 @@ def _identity(parallel: int) -> Identity:
     return Identity(parallel, 512, "/models/mock-model.gguf", "b10068", sha256_hex(b"template"))
 
 
-def _start(index: int, parallel: int) -> LifetimeStart:
+def a_start(index: int, parallel: int) -> LifetimeStart:
     return LifetimeStart(
         index=index,
         parallel=parallel,

@@ -29,6 +29,7 @@ from batch_invariance.invariance_diff.records import (
     Header,
     LifetimeStart,
     PassStart,
+    Record,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.sections import CLOCK_STEP_S
@@ -41,6 +42,7 @@ from core_fixtures import (
     Ideal,
     Records,
     confirmed,
+    decode,
     encode,
     in_arm,
     lost,
@@ -664,3 +666,10 @@ def test_an_unanswered_reference_has_no_digest() -> None:
 def test_lines_may_come_from_a_stream() -> None:
     lines = encode(Ideal([8] * 8).records())
     assert certify(iter(lines), EVIDENCE_NAME) == certify(lines, EVIDENCE_NAME)
+
+
+def test_another_reader_is_shown_every_record_of_a_certificate() -> None:
+    records = Ideal([8] * 8).records()
+    seen: list[Record] = []
+    certify(encode(records), EVIDENCE_NAME, seen.append)
+    assert tuple(seen) == decode(encode(records))

@@ -18,7 +18,7 @@ from batch_invariance.invariance_diff.records import (
     Record,
     WaveEnd,
 )
-from core_fixtures import Ideal, Records, mutate, recertify
+from core_fixtures import Ideal, Records, mutate, on_cell, recertify, remeasure
 from decode_fixtures import Runs, with_log
 
 LENGTHS = (12, 20, 9, 16, 14, 11, 18, 10, 15, 13)
@@ -243,6 +243,21 @@ def test_the_space_of_schedules(logged: Records) -> None:
     crossed = {b.tokens: b.crossed for b in space.boundaries}
     # Prompts of 40 tokens and at most 20 more stay below every boundary.
     assert crossed == {64: False, 256: False, 512: False}
+
+
+def test_the_boundaries_are_those_of_the_rules_and_the_micro_batch(logged: Records) -> None:
+    cert = recertify(on_cell(n_ubatch=128)(logged))
+    assert [b.tokens for b in cert.schedule_space.boundaries] == [64, 128, 256, 512]
+
+
+@pytest.mark.parametrize(("n", "usable"), [(0, False), (256, True), (257, False)])
+def test_a_cell_has_1_to_256_slots(logged: Records, n: int, usable: bool) -> None:
+    records = on_cell(dispatch_n=n)(logged)
+    if usable:
+        assert remeasure(records).header.cell.dispatch_n == 256
+    else:
+        with pytest.raises(EvidenceError, match=f"the cell has {n} slots, not 1 to 256"):
+            remeasure(records)
 
 
 def test_a_boundary_is_crossed_by_going_over_it_or_by_lying_on_both_sides() -> None:

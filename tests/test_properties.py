@@ -40,12 +40,14 @@ from batch_invariance.invariance_diff.records import (
     ControlPlan,
     DecodeRuns,
     Footer,
+    GaugeSamples,
     Header,
     LifetimeEnd,
     LifetimeStart,
     PassEnd,
     PassStart,
     Record,
+    ServerSaid,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.schedule import DispatchKind
@@ -80,19 +82,20 @@ from core_fixtures import (
     without_pass,
 )
 from decode_fixtures import with_log
+from endpoint_ideal import IdealEndpoint, with_polls, without_steps
 from test_ubatch import split_equal, split_simple
 
 RANK = (Verdict.GREEN, Verdict.AMBER, Verdict.UNVERIFIED, Verdict.RED)
-ANSWERED = (Arm.A, Arm.A2, Arm.B, Arm.C)
+ANSWERED = (Arm.A, Arm.A2, Arm.A3, Arm.B, Arm.C)
 SEEDS = range(int(os.environ.get("PROPERTY_SEEDS", "24")))
 
 
 # Runs that a seed makes up.
 
 
-def _shape(rng: random.Random) -> Ideal:
+def _shape(rng: random.Random, kind: type[Ideal]) -> Ideal:
     n_items = rng.randint(10, 13)
-    return Ideal(
+    return kind(
         [rng.randint(9, 20) for _ in range(n_items)],
         n=rng.randint(2, 4),
         passes=rng.randint(2, 3),
@@ -155,17 +158,19 @@ def _fault(rng: random.Random, records: Records) -> Records:
 
 @functools.cache
 def made_up(seed: int) -> Records:
-    """A run: clean for every third seed, else with divergences and faults; its log was read for
-    about half of them, and drift is armed for about half."""
+    """A run: clean for every third seed, else with divergences and faults; every other one on a
+    server of someone else. The log of our own server was read for about half of the runs, the other
+    kind has a gauge and no count of passes for about half. Drift is armed for about half."""
     rng = random.Random(seed)
-    records = _shape(rng).records()
+    foreign = seed % 2 == 1
+    records = _shape(rng, IdealEndpoint if foreign else Ideal).records()
     if rng.random() < 0.5:
         records = on_plan(logit_drift=rng.choice(("bits", "0.5")))(records)
     if seed % 3:
         for fresh in range(rng.randint(0, 2)):
             records = _divergence(rng, records, fresh, *ANSWERED)
     if rng.random() < 0.5:
-        records = with_log(records)
+        records = without_steps(with_polls(records)) if foreign else with_log(records)
     if seed % 3 == 2:
         records = _fault(rng, records)
     return records
@@ -198,7 +203,7 @@ def test_a_divergence_more_never_improves_the_colour(seed: int) -> None:
     rng = random.Random(f"more {seed}")
     records = made_up(seed)
     before = _certificate(records)
-    for arm in ANSWERED:
+    for arm in dict.fromkeys(t.key.arm for t in _trials(records, *ANSWERED)):
         for fresh in range(100, 102):
             more = _certificate(_divergence(rng, records, fresh, arm))
             assert RANK.index(more.verdict) >= RANK.index(before.verdict)
@@ -259,6 +264,10 @@ def _unsaid(rng: random.Random, record: Record) -> Record | None:
         return replace(record, identity=replace(record.identity, **{name: None}))
     if isinstance(record, LifetimeEnd):
         return replace(record, identity=None)
+    if isinstance(record, GaugeSamples):
+        return replace(record, samples=record.samples[:-1])
+    if isinstance(record, ServerSaid):
+        return replace(record, facts={})
     if isinstance(record, DecodeRuns):
         return replace(record, runs=record.runs[:-1]) if record.runs else None
     return None
@@ -276,7 +285,16 @@ def _losses(rng: random.Random, records: Records) -> Iterator[Records]:
         less = _unsaid(rng, records[place])
         if less is not None:
             yield (*records[:place], less, *records[place + 1 :])
-    for cls in (ControlPlan, Footer, LifetimeEnd, DecodeRuns, WaveEnd, PassEnd):
+    for cls in (
+        ControlPlan,
+        Footer,
+        LifetimeEnd,
+        DecodeRuns,
+        GaugeSamples,
+        ServerSaid,
+        WaveEnd,
+        PassEnd,
+    ):
         without = tuple(r for r in records if not isinstance(r, cls))
         if without != records:
             yield without
@@ -298,13 +316,14 @@ def test_evidence_less_never_improves_the_colour(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS[::3])
 def test_a_record_less_is_never_green(seed: int) -> None:
-    """Whichever it is, but for the log of forward passes, which another witness can stand for."""
+    """Whichever it is, but for the log of forward passes and polls, which another witness or pass
+    can stand for."""
     records = made_up(seed)
     assert _verdict(records) is Verdict.GREEN
     for place in random.Random(seed).sample(range(1, len(records)), 25):
         record = records[place]
         verdict = _verdict((*records[:place], *records[place + 1 :]))
-        spare = isinstance(record, (DecodeRuns, WaveEnd))
+        spare = isinstance(record, (DecodeRuns, WaveEnd, GaugeSamples))
         assert verdict is not Verdict.GREEN or spare, record
 
 
@@ -505,7 +524,7 @@ def _shared_by_hand(runs: Sequence[tuple[int, ...]], unified: bool, n_ubatch: in
 def test_what_the_log_proves_equals_a_brute_force_count(seed: int, unified: bool) -> None:
     rng = random.Random(f"log {seed}")
     n_ubatch = rng.choice((3, 16, 64, 512))
-    records = with_log(_shape(rng).records())
+    records = with_log(_shape(rng, Ideal).records())
     header = records[0]
     assert isinstance(header, Header)
     cell = replace(header.cell, kv_unified=unified, n_ubatch=n_ubatch)
@@ -651,3 +670,42 @@ def test_absent_never_equals_passed(
     assert {gate for gate in gates if found[gate] is Outcome.PASS} == set(), what
     assert certificate.verdict is not Verdict.GREEN
     assert not certificate.promotable
+
+
+ABSENT_OF_OTHERS: tuple[tuple[str, Change, tuple[str, ...]], ...] = (
+    *(case for case in ABSENT if case[0] in ("prompt counts", "token ids", "token counts")),
+    *(case for case in ABSENT if case[0] in ("footer", "control", "arm P", "arm A2", "arm C")),
+    ("word on the end", _everywhere(with_result(truncated=None)), ("isolation",)),
+    (
+        "any word of a cache",
+        then(_everywhere(with_result(cache_n=None)), _never_counted("cached_total")),
+        ("isolation",),
+    ),
+    ("counts of generated tokens", _never_counted("predicted_total"), ("isolation",)),
+    ("counts of passes and polls", without_steps, ("isolation", "F1_overlap", "F3_coverage")),
+    ("the server's model", _never_said("model"), ("identity",)),
+    ("the server's build", _never_said("build"), ("identity",)),
+    ("what the server says of itself", on_kind(ServerSaid, lambda r: None), ("identity",)),
+    (
+        "question at the end",
+        on_kind(ServerSaid, lambda r: None if r.at_end else r),
+        ("identity",),
+    ),
+    ("end of a launch", on_kind(LifetimeEnd, lambda r: None), ("identity",)),
+    ("arm A3", _no_arm(Arm.A3), ("reference",)),
+    ("arm A", _no_arm(Arm.A), ("F0_score", "F2_completion_floor", "reference")),
+)
+
+
+@pytest.mark.parametrize(
+    ("what", "change", "gates"), ABSENT_OF_OTHERS, ids=[a[0] for a in ABSENT_OF_OTHERS]
+)
+def test_absent_never_equals_passed_on_a_server_of_someone_else(
+    what: str, change: Change, gates: tuple[str, ...]
+) -> None:
+    records = IdealEndpoint([14, 9, 12, 16, 11, 13, 10, 15, 12, 14], n=3, passes=2).records()
+    assert _verdict(records) is Verdict.GREEN
+    certificate = _certificate(change(records))
+    found = outcomes(certificate)
+    assert {gate for gate in gates if found[gate] is Outcome.PASS} == set(), what
+    assert certificate.verdict is not Verdict.GREEN

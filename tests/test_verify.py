@@ -494,3 +494,41 @@ def test_the_simple_rule_and_the_certificate_agree() -> None:
     ):
         certificate = told(records)
         assert is_promotable(json.loads(certificate.to_bytes())) is certificate.promotable
+
+
+@pytest.mark.parametrize("field", ["model", "ctx", "dispatch_n", "status", "source"])
+def test_a_certificate_without_a_required_field_is_none(field: str) -> None:
+    document = json.loads(DATA)
+    del document[field]
+    with pytest.raises(CertificateError, match=f"lacks '{field}'"):
+        parse_certificate(_written(document))
+    assert not cert_is_green(document)
+
+
+def test_what_a_reader_must_see_first_comes_first() -> None:
+    edits: dict[str, object] = {"status": "failed", "verdict": "RED", "promotable": False}
+    found = _problems(_edited(**edits, anomaly="odd", rows=[]))
+    named = [problem.split(":")[0] for problem in found]
+    assert named == ["promotable", "status", "verdict", "anomaly", "rows"]
+
+
+def test_the_order_of_keys_is_form_and_no_figure() -> None:
+    document = json.loads(DATA)
+    document["evidence"] = dict(reversed(document["evidence"].items()))
+    data = json.dumps(document, indent=2).encode() + b"\n"
+    assert _problems(data) == ("the file is not in the form in which certificates are written",)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("x" * 58, '"' + "x" * 58 + '"'),
+        ("x" * 59, '"' + "x" * 56 + "..."),
+        ({"b": 1, "a": 2}, '{"a": 2, "b": 1}'),
+    ],
+)
+def test_a_value_that_does_not_agree_is_shown_in_60_characters(value: object, shown: str) -> None:
+    document = {**json.loads(DATA), "gate": value}
+    data = json.dumps(document, indent=2).encode() + b"\n"
+    (found,) = _problems(data)
+    assert found.startswith(f"gate: says {shown}, the evidence gives ")

@@ -54,10 +54,13 @@ _RUNS = (
     "test_gates.py",
     "test_gate_edges.py",
     "test_facts_edges.py",
+    "test_endpoint_facts.py",
     "test_no_way_to_green.py",
     "test_resume.py",
 )
 _PROOF = (*_RUNS, "test_decode_witness.py", "test_certificate.py")
+_ISOLATION = ("isolation", "check_isolation", "_isolation")
+_IDENTITY = ("identity", "check_identity", "_identity")
 _F1, _F3 = (
     ("F1_overlap", "overlap_of", "overlap", "Overlap"),
     ("F3_coverage", "coverage_of", "sample"),
@@ -81,6 +84,8 @@ ASSERTED: dict[str, Asserted] = {
             "_some": ("F0_score", "tokens"),
             "_counts": ("control_b", "reference"),
             "_or_unknown": ("F1_overlap",),
+            "_gauge_faults": ("F1_overlap",),
+            "_spelt": ("tokens",),
             "GATES": ("COLOURS", "GATES"),
         },
     ),
@@ -93,13 +98,41 @@ ASSERTED: dict[str, Asserted] = {
             "check_lost": ("lost",),
             "check_isolation": ("isolation",),
             "_decodes_add_up": ("isolation",),
-            "_chunk_allowance": ("isolation",),
-            "check_identity": ("identity", "check_identity"),
+            "chunk_allowance": ("isolation",),
+            "check_identity": _IDENTITY,
             "file_name": ("identity",),
             "_wrong_lanes": ("identity",),
         },
     ),
-    "verdict": Asserted(("test_verdict.py", "test_gate_edges.py", "test_no_way_to_green.py")),
+    "gates_endpoint": Asserted(
+        ("test_endpoint_facts.py", "test_endpoint_gates.py"),
+        {
+            "check_reference": ("reference", "check_reference"),
+            "_counts": ("reference", "check_reference"),
+            "check_isolation": _ISOLATION,
+            "_cache": _ISOLATION,
+            "_traffic": _ISOLATION,
+            "_names": _ISOLATION,
+            "_serial_faults": _ISOLATION,
+            "foreign_traffic": ("foreign_traffic", *_ISOLATION),
+            "check_identity": _IDENTITY,
+            "changed_facts": _IDENTITY,
+            "_REQUIRED": ("ENDPOINT_GATES",),
+            "_CHECKS": ("isolation", "identity", "reference"),
+        },
+    ),
+    "endpoint": Asserted(("test_endpoint_rules.py",)),
+    "gauge": Asserted(("test_endpoint_rules.py",)),
+    "control": Asserted(("test_endpoint_rules.py", "test_endpoint_parts.py")),
+    "lifetime_rate": Asserted(("test_endpoint_rules.py",)),
+    "verdict": Asserted(
+        (
+            "test_verdict.py",
+            "test_gate_edges.py",
+            "test_endpoint_facts.py",
+            "test_no_way_to_green.py",
+        )
+    ),
     "diff": Asserted(("test_diff_edges.py", "test_diff.py", "test_impact.py")),
     "pairs": Asserted(
         ("test_diff_edges.py", "test_diff.py", "test_certificate.py", "test_impact.py")
@@ -115,7 +148,6 @@ ASSERTED: dict[str, Asserted] = {
             "_log_fault": _F1,
             "covered": _F3,
             "coverage_of": _F3,
-            "DECODE_LOG": _F1,
         },
     ),
     "decode_witness": Asserted(("test_decode_tally.py", "test_decode_witness.py")),

@@ -89,6 +89,16 @@ class Killers:
 
         return sorted(items, key=rank)
 
+    def sort_files(self, mutant: Mutant, files: Sequence[str]) -> list[str]:
+        """The files with the tests that killed most mutants of the unit, then of the module."""
+        of_unit: Counter[str] = Counter()
+        of_module: Counter[str] = Counter()
+        for (module, unit, test), n in self.of_unit.items():
+            name = Path(test.split("::")[0]).name
+            of_module[name] += n * (module == mutant.module)
+            of_unit[name] += n * ((module, unit) == (mutant.module, mutant.unit))
+        return sorted(files, key=lambda name: (-of_unit[name], -of_module[name]))
+
 
 class _Plugin:
     """Notes the first test that fails, and spares the tests the driver's run, which needs no
@@ -245,20 +255,26 @@ def _child(writing: int, work: Callable[[], tuple[Fate, str]]) -> None:
         os._exit(0)
 
 
-def _import_and_run(mutant: Mutant, code: CodeType, run: tuple[bytes, ...]) -> tuple[Fate, str]:
+def _import_and_run(
+    mutant: Mutant, code: CodeType, run: tuple[bytes, ...], killers: Killers
+) -> tuple[Fate, str]:
     path, name = CORE / f"{mutant.module}.py", f"{PACKAGE}.{mutant.module}"
     sys.meta_path.insert(0, _Hook(name, path, code))
     try:
         importlib.import_module(name)
     except Exception as error:
         return Fate.STILLBORN, repr(error)
-    plugin = _Fresh(run, mutant)
-    _pytest(["-x", *_paths(ASSERTED[mutant.module].files)], plugin)
-    if plugin.unimportable is not None:
-        return Fate.STILLBORN, plugin.unimportable
-    if plugin.failed is not None:
-        return Fate.KILLED, plugin.failed
-    return Fate.SURVIVED, f"none of {plugin.n_run}"
+    n_run = 0
+    # File by file: most mutants need one, and collecting them all takes longer than running one.
+    for name in killers.sort_files(mutant, ASSERTED[mutant.module].files):
+        plugin = _Fresh(run, mutant)
+        _pytest(["-x", *_paths([name])], plugin)
+        if plugin.unimportable is not None:
+            return Fate.STILLBORN, plugin.unimportable
+        if plugin.failed is not None:
+            return Fate.KILLED, plugin.failed
+        n_run += plugin.n_run
+    return Fate.SURVIVED, f"none of {n_run}"
 
 
 def _pytest(arguments: Sequence[str], plugin: _Plugin) -> int:
@@ -267,12 +283,12 @@ def _pytest(arguments: Sequence[str], plugin: _Plugin) -> int:
 
 
 def _paths(files: Sequence[str]) -> list[str]:
-    return [str(TESTS / name) for name in files]
+    return [str(TESTS / name.removeprefix("tests/")) for name in files]
 
 
-def undisturbed_run(files: Sequence[str], whole: bool) -> tuple[bytes, ...]:
-    """The evidence of a driver's run, made without a mutant; with `whole` after every test that
-    may kill has passed. Raises Broken where one does not."""
+def undisturbed_run(tests: Sequence[str]) -> tuple[bytes, ...]:
+    """The evidence of a driver's run, made without a mutant, after all these tests (files, or
+    single ones) have passed. Raises Broken where one does not."""
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder, "evidence.jsonl")
 
@@ -284,8 +300,7 @@ def undisturbed_run(files: Sequence[str], whole: bool) -> tuple[bytes, ...]:
 
         def work() -> tuple[Fate, str]:
             plugin = Keep(())
-            wanted = [*files, GREEN_TEST] if whole else [GREEN_TEST]
-            code = _pytest(["-x", *_paths(wanted)], plugin)
+            code = _pytest(["-x", *_paths([*tests, GREEN_TEST])], plugin)
             failed = plugin.failed or plugin.unimportable
             if code and failed is None:
                 failed = f"pytest ended with {code}"
@@ -308,7 +323,7 @@ def run_all(
         if pairs is not None:
             inside.append((mutant, pairs))
             continue
-        result = _in_child(mutant, functools.partial(_import_and_run, mutant, code, run))
+        result = _in_child(mutant, functools.partial(_import_and_run, mutant, code, run, killers))
         killers.note(result)
         done(result)
     if inside:

@@ -1,6 +1,6 @@
 """Mutates the verdict logic one place at a time and runs the tests that assert it.
 
-    python tests/mutation/run_mutants.py [--module M]... [--sample N [--seed S]] [--list]
+    python tests/mutation/run_mutants.py [--module M]... [--sample N [--seed S]] [--keep FILE]
 
 Exit status 0: every mutant that ran was killed or is listed in `equivalent.json`, and no listed
 one was killed or is unknown; 1 otherwise.
@@ -9,6 +9,7 @@ one was killed or is unknown; 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import json
 import platform
@@ -67,7 +68,7 @@ def source_seed() -> int:
 
 def report(results: Sequence[Result], equivalent: dict[str, str]) -> tuple[list[str], bool]:
     """(lines of the summary, whether all is well)."""
-    lines = [f"{'module':16}  " + "  ".join(COLUMNS)]
+    lines = [f"{'module':16} | " + " | ".join(COLUMNS)]
     total: Counter[str] = Counter()
     wrong = []
     for module in dict.fromkeys(r.mutant.module for r in results):
@@ -77,9 +78,11 @@ def report(results: Sequence[Result], equivalent: dict[str, str]) -> tuple[list[
             survived, listed = r.fate is Fate.SURVIVED, r.mutant.id in equivalent
             counts["equivalent" if survived and listed else r.fate.value] += 1
             if survived and not listed:
-                wrong.append(f"survived {r.test}, line {r.mutant.line}: {r.mutant.id}")
+                wrong.append(f"survived {r.test}, line {r.mutant.line}: {_shown(r.mutant.id)}")
             if listed and not survived:
-                wrong.append(f"listed as equivalent, yet {r.fate.value}: {r.mutant.id}: {r.test}")
+                wrong.append(
+                    f"listed as equivalent, yet {r.fate.value}: {_shown(r.mutant.id)}: {r.test}"
+                )
         total += counts
         lines.append(_row(module, counts))
     lines.append(_row("all", total))
@@ -90,7 +93,22 @@ def report(results: Sequence[Result], equivalent: dict[str, str]) -> tuple[list[
 
 
 def _row(name: str, counts: Counter[str]) -> str:
-    return f"{name:16}  " + "  ".join(f"{counts[c]:{len(c)}d}" for c in COLUMNS)
+    return f"{name:16} | " + " | ".join(f"{counts[c]:{len(c)}d}" for c in COLUMNS)
+
+
+def _shown(name: str) -> str:
+    """A mutant's name; a bar between spaces would be read as a cell of the table."""
+    return name.replace(" | ", "|")
+
+
+def reasons(mutants: Sequence[Mutant], path: Path = EQUIVALENT) -> list[str]:
+    """The mutants of these that no input can tell apart, under the reasons."""
+    lines = []
+    ran = {m.id for m in mutants}
+    for entry in json.loads(path.read_text("utf-8")):
+        named = [f"  {_shown(name)}" for name in entry["mutants"] if name in ran]
+        lines += [f"equivalent: {entry['why']}", *named] if named else []
+    return lines
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -99,6 +117,13 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--match", metavar="TEXT", help="only mutants whose name holds this")
     parser.add_argument("--sample", type=int, metavar="N", help="so many, drawn by --seed")
     parser.add_argument("--seed", type=int, help="default: by the sources of the mutated modules")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FILE",
+        help="note what was killed as it comes, and run nothing again that FILE names as killed "
+        "with the same source of its module",
+    )
     parser.add_argument("--list", action="store_true", help="name the mutants and run nothing")
     parser.add_argument("--verbose", action="store_true", help="say which test killed each one")
     return parser.parse_args(argv)
@@ -122,7 +147,7 @@ def main(argv: Sequence[str]) -> int:
     equivalent = read_equivalent()
     began = time.monotonic()
     try:
-        results = _run(mutants, modules, args.sample is None and not args.match)
+        results = _run(mutants, args.sample is None and not args.match, args.keep)
     except Broken as error:
         print(error, file=sys.stderr)
         return 1
@@ -133,26 +158,64 @@ def main(argv: Sequence[str]) -> int:
     unknown = set(equivalent) - {m.id for m in find_mutants(sorted(ASSERTED))}
     lines += [f"listed as equivalent, but there is no such mutant: {name}" for name in unknown]
     took = f"{time.monotonic() - began:.0f} s, Python {platform.python_version()}"
-    print("\n".join([what, *lines, took]))
+    print("\n".join([what, *lines, took, *reasons(mutants)]))
     return 0 if well and not unknown else 1
 
 
-def _run(mutants: Sequence[Mutant], modules: Sequence[str], whole: bool) -> list[Result]:
+def _run(mutants: Sequence[Mutant], whole: bool, keep: Path | None) -> list[Result]:
     """Runs them, says on stderr how far it is, and sorts the results by place."""
-    results: list[Result] = []
+    known = {} if keep is None else _kept(keep)
+    results = [known[_key(m)] for m in mutants if _key(m) in known]
+    left = [m for m in mutants if _key(m) not in known]
 
     def done(result: Result) -> None:
         results.append(result)
         if result.fate is Fate.SURVIVED:
             print(f"{CLEAR}survived {result.test}: {result.mutant.id}", file=sys.stderr)
+        elif keep is not None:
+            _note(keep, result)
         if sys.stderr.isatty():
             print(f"{CLEAR}{len(results)} of {len(mutants)}", end="", file=sys.stderr, flush=True)
 
-    with tempfile.TemporaryDirectory() as cache:
-        sys.pycache_prefix = cache
-        files = sorted({name for module in modules for name in ASSERTED[module].files})
-        run_all(mutants, undisturbed_run(files, whole), done)
+    if left:
+        with tempfile.TemporaryDirectory() as cache:
+            sys.pycache_prefix = cache
+            files = sorted({name for m in left for name in ASSERTED[m.module].files})
+            run_all(left, undisturbed_run(files if whole else []), done)
+            if not whole:
+                # Only here did the tests not run first.
+                undisturbed_run(
+                    sorted({r.test for r in results if r.fate is Fate.KILLED and r.test})
+                )
     return sorted(results, key=lambda r: (r.mutant.module, r.mutant.line, r.mutant.id))
+
+
+@functools.cache
+def _digest(module: str) -> str:
+    return hashlib.sha256((CORE / f"{module}.py").read_bytes()).hexdigest()[:16]
+
+
+def _key(mutant: Mutant) -> str:
+    return f"{_digest(mutant.module)} {mutant.id}"
+
+
+def _note(keep: Path, result: Result) -> None:
+    line = {"key": _key(result.mutant), "fate": result.fate.value, "test": result.test}
+    with keep.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _kept(keep: Path) -> dict[str, Result]:
+    """What the file says of mutants whose module is as it was."""
+    if not keep.exists():
+        return {}
+    mutants = {_key(m): m for m in find_mutants(sorted(ASSERTED))}
+    lines = [json.loads(line) for line in keep.read_text("utf-8").splitlines()]
+    return {
+        line["key"]: Result(mutants[line["key"]], Fate(line["fate"]), line["test"])
+        for line in lines
+        if line["key"] in mutants
+    }
 
 
 if __name__ == "__main__":

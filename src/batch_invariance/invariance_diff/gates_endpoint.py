@@ -199,6 +199,8 @@ def check_identity(e: Examined) -> Reading:
     if facts.ran_back:
         where = _names(facts.ran_back)
         faults.append(f"its counters ran backwards by {where}: another process or replica answers")
+    if len({life.start.identity for life in facts.lifetimes}) > 1:
+        faults.append("it says something else of itself in another lifetime")
     changed = changed_facts(facts)
     if changed:
         faults.append(f"it changed what it says of itself: {', '.join(changed[:4])}")

@@ -64,7 +64,7 @@ def _neighbouring(parts: Sequence[Part], n_ubatch: int) -> list[tuple[int, ...]]
             return cut
         # The run stays the same until the shortest of them is used up.
         shortest = min(left[lane] for lane in run)
-        pieces = -(-shortest // max(1, n_ubatch // len(run)))
+        pieces = -(-shortest // (n_ubatch // len(run)))
         for lane in run:
             left[lane] -= shortest
         cut += [tuple(run)] * min(pieces, 2)

@@ -54,7 +54,7 @@ def parse_certificate(data: bytes) -> dict[str, Any]:
     try:
         value = parse_json(data)
     except ValueError as error:
-        raise CertificateError("certificate", [f"is not JSON: {error}"[:200]]) from None
+        raise CertificateError("certificate", [f"is not JSON: {error}"]) from None
     if not isinstance(value, dict):
         raise CertificateError("certificate", ["is not a JSON object"])
     missing = [name for name in REQUIRED_FIELDS if name not in value]
