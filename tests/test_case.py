@@ -6,6 +6,7 @@ import json
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,3 +255,15 @@ def test_a_launch_is_told_without_this_machine() -> None:
     words = portable_words(argv)
     assert words == ("-c", "2048", "--parallel", "4", "--slots", "-fa", "off")
     assert with_slots(words, 512, 2)[:4] == ("-c", "1024", "--parallel", "2")
+
+
+def test_the_example_is_what_its_case_says() -> None:
+    """The files beside `case.json` are made from it and from nothing else."""
+    folder = Path(__file__).parent.parent / "examples" / "case"
+    case = parse_case((folder / "case.json").read_bytes(), "case.json")
+    assert len(case.shape.requests) <= 2
+    assert case.rate.shown > 0
+    assert (folder / "report.md").read_text("utf-8") == case_report(case)
+    assert (folder / "case.sh").read_text("utf-8") == case_script(case)
+    for name, data in request_files(case).items():
+        assert (folder / name).read_bytes() == data
