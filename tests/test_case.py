@@ -31,6 +31,7 @@ from batch_invariance.invariance_diff.case_judge import (
     wanted_of,
 )
 from batch_invariance.invariance_diff.case_launch import portable_words, with_slots
+from batch_invariance.invariance_diff.case_origin import ItemStarts, Start, choose
 from batch_invariance.invariance_diff.case_removal import removed
 from batch_invariance.invariance_diff.model import FailureKind, Message, Trial
 from batch_invariance.invariance_diff.packed import pack_floats
@@ -267,3 +268,19 @@ def test_the_example_is_what_its_case_says() -> None:
     assert (folder / "case.sh").read_text("utf-8") == case_script(case)
     for name, data in request_files(case).items():
         assert (folder / name).read_bytes() == data
+
+
+def test_what_diverges_in_a_wave_is_chosen_before_what_needs_a_saturated_pass() -> None:
+    waves, *_, saturated = shapes()
+    seen = a_case().expected.seen[0]
+
+    def starts(name: str, shape: CaseShape, kind: DivergenceKind, n: int) -> ItemStarts:
+        item = replace(shape.subject.item, id=name)
+        return ItemStarts(item, kind, 4, n, (Start("somewhere", seen, shape),))
+
+    often = starts("often", saturated, DivergenceKind.SCORE, 4)
+    seldom = starts("seldom", waves, DivergenceKind.SCORE, 1)
+    tokens = starts("tokens", waves, DivergenceKind.TOKEN, 4)
+    assert choose([often, tokens, seldom], None) == seldom
+    assert choose([often, tokens], None) == often
+    assert choose([often, tokens, seldom], "tokens") == tokens

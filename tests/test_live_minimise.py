@@ -14,34 +14,37 @@ from reports_fixtures import cli
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[1]
+MIXED = {"table-sales", "log-cause", "logic-seats"}
+"""Of 54 to 240 tokens, with the smallest margins in their first tokens."""
 
 
 def test_mixed_prompts_come_down_to_two_requests_that_anyone_can_send(
     live_server: Path, live_model: Path, tmp_path: Path
 ) -> None:
     items = json.loads((ROOT / "examples" / "workset.json").read_bytes())
-    chosen = [item for item in items if 170 <= len(item.get("prompt", "")) <= 900][:8]
+    chosen = [item for item in items if item["id"] in MIXED]
+    assert len(chosen) == len(MIXED)
     (tmp_path / "mixed.json").write_text(json.dumps(chosen))
     equipment = ["--server-bin", live_server, "--model", live_model]
     words = ["run-live", *equipment, "--workset", tmp_path / "mixed.json", "--ctx", 2048]
-    words += ["--parallel", 4, "--passes", 2, "--max-tokens", 16, "-q"]
+    words += ["--parallel", 3, "--passes", 1, "--max-tokens", 14, "-q"]
     made = cli(*words, "--out-dir", tmp_path / "certs", out_dir=tmp_path / "certs")
     assert made.verdict == "RED", made.stderr
 
     folder = tmp_path / "case"
     words = ["minimise", made.certificate_path, "--out", folder, "--json", "-q"]
-    small = cli(*words, "--attempts", 6, "--max-probes", 8)
+    small = cli(*words, "--attempts", 3, "--max-probes", 3)
     assert small.code == 0, small.stderr
     case = json.loads(small.stdout)
     assert case["n_requests"] <= 2
     assert case["rate"]["shown"] >= 2
 
-    replayed = cli("replay", folder, *equipment, "--json", "-q")
+    replayed = cli("replay", folder, *equipment, "--json", "-q", "--attempts", 3)
     assert replayed.code == 0, replayed.stdout + replayed.stderr
     assert json.loads(replayed.stdout)["outcome"] == "reproduced"
 
     env = {**os.environ, "LLAMA_SERVER": str(live_server), "MODEL": str(live_model)}
-    env |= {"PORT": str(choose_port(frozenset()))}
+    env |= {"PORT": str(choose_port(frozenset())), "TRIES": "3"}
     command = ["sh", folder / "case.sh"]
     shown = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, timeout=180

@@ -54,6 +54,11 @@ class ItemStarts:
         """The share of its trials that diverge."""
         return self.n_divergent / self.n_trials
 
+    @property
+    def in_waves(self) -> bool:
+        """Whether it diverges in a wave."""
+        return self.starts[0].shape.kind is DispatchKind.WAVES
+
 
 class _Tally:
     """What arm C showed of one item, by kind."""
@@ -198,7 +203,8 @@ class _Reader:
 
 
 def choose(found: Sequence[ItemStarts], item_id: str | None) -> ItemStarts:
-    """The item that is asked for, or the one that diverges most often, the better kind first.
+    """The item that is asked for, else the one that diverges most often: the better kind first, and
+    what diverges in a wave before what needs a saturated pass, which takes far longer to try.
 
     Raises UsageError where there is none.
     """
@@ -212,7 +218,7 @@ def choose(found: Sequence[ItemStarts], item_id: str | None) -> ItemStarts:
         raise UsageError(
             "nothing diverges in arm C of this certificate, so there is nothing to make small"
         )
-    return min(found, key=lambda one: (KINDS.index(one.kind), -one.share))
+    return min(found, key=lambda one: (KINDS.index(one.kind), not one.in_waves, -one.share))
 
 
 def reference_for(divergence_class: str | None) -> Reference:
