@@ -98,8 +98,8 @@ def test_the_bytes_are_sorted_json_with_one_newline(green: Certificate) -> None:
     document = json.loads(data)
     assert data == json.dumps(document, sort_keys=True, indent=2).encode("ascii") + b"\n"
     assert document == json.loads(json.dumps(green.to_json()))
-    # A server of our own has no section about one of someone else.
-    assert document.keys() == {f.name for f in fields(Certificate)} - {"endpoint"}
+    # A server of our own has no section about one of someone else, a cell alone none about a sweep.
+    assert document.keys() == {f.name for f in fields(Certificate)} - {"endpoint", "shared_arms"}
 
 
 def test_the_evidence_is_named_with_its_digest(driver_evidence: DriverEvidence) -> None:

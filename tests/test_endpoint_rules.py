@@ -159,11 +159,6 @@ def test_each_engine_is_told_its_own_switch(engine: Engine, counters: str, cache
     assert cache in cached
 
 
-@pytest.mark.parametrize("engine", list(Engine))
-def test_any_lane_shares_but_in_llama_cpp(engine: Engine) -> None:
-    assert _has(engine).any_lane_shares is (engine is not Engine.LLAMA_CPP)
-
-
 # The planted change.
 
 
