@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -23,6 +24,15 @@ from batch_invariance.live_invariance.prepare import RunSettings, build_header
 from batch_invariance.live_invariance.produce import Conduct, produce
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.scorer_api import ExactMatch
+
+
+def pytest_configure() -> None:
+    """A background job of a script ignores SIGINT, and one under `nohup` SIGHUP; the runs that are
+    ended here would inherit that and, rightly, not end."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @dataclass(frozen=True)
