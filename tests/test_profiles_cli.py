@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from batch_invariance.cli import main as program
-from batch_invariance.cli import profiles
 from batch_invariance.live_invariance.profile_files import example_registry
 from batch_invariance.live_invariance.registry import Lookup, load_entry
 from batch_invariance.profiles.spark.families import Family
@@ -20,7 +19,6 @@ EXAMPLE = example_registry("spark")
 @pytest.fixture(autouse=True)
 def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(program, "VERBS", (profiles,))
 
 
 def run(*words: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import errno
+import importlib
 import io
 import json
 import os
@@ -12,30 +13,6 @@ import sys
 from collections.abc import Sequence
 
 from batch_invariance import __version__
-from batch_invariance.cli import (
-    attest,
-    canary,
-    certify_endpoint,
-    compare,
-    diagnose,
-    gate,
-    golden,
-    list_certs,
-    minimise,
-    plan_n,
-    probe,
-    profiles,
-    replay,
-    report,
-    resume,
-    run_live,
-    run_matrix,
-    run_mock,
-    schedule,
-    show,
-    verify_cert,
-    workset,
-)
 from batch_invariance.cli.exit_codes import EPILOG
 from batch_invariance.cli.style import Speaker
 from batch_invariance.errors import BatchInvarianceError, ServerError
@@ -43,33 +20,36 @@ from batch_invariance.live_invariance.interrupts import interruptible
 from batch_invariance.live_invariance.text import printable, printable_lines
 
 VERBS = (
-    run_live,
-    run_matrix,
-    certify_endpoint,
-    run_mock,
-    resume,
-    verify_cert,
-    show,
-    list_certs,
-    report,
-    compare,
-    golden,
-    gate,
-    attest,
-    plan_n,
-    workset,
-    schedule,
-    profiles,
-    probe,
-    diagnose,
-    minimise,
-    replay,
-    canary,
+    "run-live",
+    "run-matrix",
+    "certify-endpoint",
+    "run-mock",
+    "resume",
+    "verify-cert",
+    "show",
+    "list",
+    "report",
+    "compare",
+    "golden",
+    "gate",
+    "attest",
+    "plan-n",
+    "workset",
+    "schedule",
+    "profiles",
+    "probe",
+    "diagnose",
+    "minimise",
+    "replay",
+    "canary",
 )
+"""In the order of the help."""
+MODULES = {"list": "list_certs"}
+"""Of verbs that are not called as their module is."""
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with every verb."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The parser with every verb, or with one: a command line loads what it uses."""
     parser = argparse.ArgumentParser(
         prog="batch-invariance",
         description="Does continuous batching change the scored outputs of one llama-server cell?",
@@ -78,8 +58,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"batch-invariance {__version__}")
     commands = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
-    for verb in VERBS:
-        verb.add_parser(commands)
+    for verb in VERBS if only is None else (only,):
+        module = MODULES.get(verb, verb.replace("-", "_"))
+        importlib.import_module(f"batch_invariance.cli.{module}").add_parser(commands)
     return parser
 
 
@@ -91,7 +72,8 @@ def main(argv: Sequence[str]) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = list(argv)
     cut = words.index("--") if "--" in words else len(words)
-    args = build_parser().parse_args(words[:cut])
+    verb = words[0] if words and words[0] in VERBS else None
+    args = build_parser(verb).parse_args(words[:cut])
     try:
         with interruptible():
             code: int = args.run(args, words[cut + 1 :])
