@@ -17,6 +17,8 @@ from batch_invariance.scorer_api import apply_scorer, describe_scorer, resolve_s
 ROOT = Path(__file__).parents[1]
 CERTS = ROOT / "examples" / "certs"
 ENDPOINTS = ROOT / "examples" / "endpoints"
+MATRIX = ROOT / "examples" / "matrix"
+CELLS = sorted(path for path in MATRIX.glob("certs/*/*.json"))
 RED = CERTS / "demo_dense_live_cert.json"
 GREEN = CERTS / "demo_short_live_cert.json"
 
@@ -28,14 +30,36 @@ def load(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "path",
-    sorted([*CERTS.glob("*.json"), *ENDPOINTS.glob("*.json")]),
-    ids=lambda path: path.stem,
+    [*sorted([*CERTS.glob("*.json"), *ENDPOINTS.glob("*.json")]), *CELLS],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_a_bundled_certificate_is_borne_out_by_its_evidence(path: Path) -> None:
     with open(path.parent / load(path)["evidence"]["file"], "rb") as lines:
         verification = verify_certificate(path.read_bytes(), lines)
     assert verification.problems == ()
     assert verification.borne_out
+
+
+def test_the_sweep_has_every_cell_of_its_plan() -> None:
+    index = json.loads((MATRIX / "certs" / "matrix.json").read_bytes())
+    listed = {entry["file"]: entry["verdict"] for entry in index["cells"]}
+    assert len(listed) == 24
+    assert set(listed) == {path.relative_to(MATRIX / "certs").as_posix() for path in CELLS}
+    assert [load(path)["verdict"] for path in CELLS] == [
+        listed[path.relative_to(MATRIX / "certs").as_posix()] for path in CELLS
+    ]
+
+
+def test_the_report_of_the_sweep_is_what_the_program_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All but its date."""
+    monkeypatch.chdir(MATRIX)
+    assert main(["report", "certs", "-o", str(tmp_path / "report.html")]) == 0
+    date = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+    pages = [tmp_path / "report.html", MATRIX / "report.html"]
+    written, kept = (date.sub("", page.read_text("utf-8")) for page in pages)
+    assert written == kept
 
 
 def test_both_demos_are_there() -> None:
