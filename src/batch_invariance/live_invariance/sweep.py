@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from batch_invariance.errors import BatchInvarianceError, EvidenceError, Interrupted
+from batch_invariance.errors import BatchInvarianceError, EvidenceError
 from batch_invariance.invariance_diff.matrix_index import (
     INDEX_NAME,
     ArmEntry,
@@ -164,8 +164,6 @@ class Sweep:
             entry = finished(entry, produced.certificate, data, seconds)
             if whole:
                 self._costs.measured(task.file, seconds)
-        except Interrupted:
-            raise
         except BatchInvarianceError as error:
             entry = replace(entry, state=RunState.NO_VERDICT, why=str(error))
         self._ledger.put(entry)
@@ -214,8 +212,6 @@ class Sweep:
         if key not in self._headers:
             try:
                 self._headers[key] = task.group.final()
-            except Interrupted:
-                raise
             except BatchInvarianceError as error:
                 self._failed[key] = str(error)
                 raise
@@ -227,8 +223,6 @@ class Sweep:
         if key not in self._origins:
             try:
                 self._origins[key] = self._kept_origin(task) or self._run_origin(task, waiting)
-            except Interrupted:
-                raise
             except BatchInvarianceError as error:
                 why = f"arms A and A2: {error}"
                 self._failed[key] = why
