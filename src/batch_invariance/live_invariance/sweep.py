@@ -128,6 +128,8 @@ class Sweep:
             self._cut_off = set(standing.cut_off)
             self._ledger.put()
             waiting = [t for t in tasks if self._ledger.cell(t.file).state is RunState.WAITING]
+            for task in waiting:
+                self._set_aside(task)
             while waiting:
                 task = self._next(waiting)
                 if task is None:
@@ -173,7 +175,6 @@ class Sweep:
         """What the run came to, its seconds, and whether all of the cell ran in them."""
         group, folder = task.group, self._out_dir / task.group.folder
         launcher = group.launcher(task.header.cell.dispatch_n)
-        self._set_aside(task)
         header = self._final(task)
         cut_off = self._interruption(task.file, self._ledger.cell(task.file).evidence, header)
         if cut_off is None:
@@ -194,13 +195,13 @@ class Sweep:
         return self._observer.begins(header, task.group.folder, position)
 
     def _set_aside(self, task: Task) -> None:
-        """The cell's turn has come: its older files stand for it no more, whatever fails now."""
-        if task.file in self._cut_off:
-            return
+        """Older files stand for a cell of this sweep no more, whether or not its turn comes: what is
+        left out by the budget, or never reached, has no certificate."""
         cell = task.header.cell
         folder = self._out_dir / task.group.folder
         paths = cell_paths(folder, cell.model, cell.ctx, cell.dispatch_n)
-        prepare_out_dir(folder)
+        if task.file in self._cut_off or not folder.is_dir():
+            return
         with OutDirLock(folder):
             set_aside_signed(paths.certificate, [paths.evidence])
 
