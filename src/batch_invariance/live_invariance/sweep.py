@@ -117,7 +117,8 @@ class Sweep:
         """
         prepare_out_dir(self._out_dir)
         with OutDirLock(self._out_dir):
-            standing = standing_of(self._groups, self._out_dir, self._rules.fresh)
+            rules = self._rules
+            standing = standing_of(self._groups, self._out_dir, rules.fresh, rules.key)
             for note in standing.notes:
                 self._observer.note(note)
             if standing.replaces:
@@ -195,8 +196,8 @@ class Sweep:
         return self._observer.begins(header, task.group.folder, position)
 
     def _set_aside(self, task: Task) -> None:
-        """Older files stand for a cell of this sweep no more, whether or not its turn comes: what is
-        left out by the budget, or never reached, has no certificate."""
+        """Older files stand for a cell of this sweep no more, whether or not its turn comes: one
+        that is left out by the budget, or never reached, has no certificate."""
         cell = task.header.cell
         folder = self._out_dir / task.group.folder
         paths = cell_paths(folder, cell.model, cell.ctx, cell.dispatch_n)
