@@ -129,8 +129,8 @@ class Sweep:
             self._cut_off = set(standing.cut_off)
             self._ledger.put()
             waiting = [t for t in tasks if self._ledger.cell(t.file).state is RunState.WAITING]
-            for task in waiting:
-                self._set_aside(task)
+            for unfinished in waiting:
+                self._set_aside(unfinished)
             while waiting:
                 task = self._next(waiting)
                 if task is None:
