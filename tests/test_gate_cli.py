@@ -318,6 +318,20 @@ def test_nothing_shows_as_fulfilled_that_was_not_judged(tmp_path: Path, capsys: 
     assert not {"policy_age", "policy_verdict", "policy_source"} & set(cases)
 
 
+def test_a_folder_behind_a_link_is_searched_once(tmp_path: Path, capsys: Capture) -> None:
+    certs = tmp_path / "certs"
+    write_cert(certs)
+    write_cert(tmp_path / "elsewhere", RED)
+    (certs / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(certs)
+    policy = write_policy(tmp_path, "toy/512/4")
+    done = call(gate, capsys, certs, "--policy", policy, "--json")
+    assert done.code == 3
+    files = [Path(row["file"]).parent.name for row in done.json["certificates"]]
+    assert files == ["more", "certs"]
+    assert {v["rule"] for v in done.json["violations"]} == {"verdict", "duplicate"}
+
+
 def test_an_older_report_is_replaced(tmp_path: Path, capsys: Capture) -> None:
     write_cert(tmp_path / "certs")
     policy = write_policy(tmp_path, "toy/512/4")
