@@ -196,10 +196,12 @@ def test_a_canary_needs_no_file(cell: Cell, sweep: Sweeping) -> None:
         (("--ctx", "0"), "is not a list"),
         (("--plan", "no.toml"), "--plan no.toml"),
         (("--time-budget", "0"), "--time-budget"),
+        (("--kv-type", "f16", "--flag-set", "x=-ctk q8_0"), "KV types are an axis"),
+        (("--kv-type", "f16", "--", "--cache-type-v=q8_0"), "KV types are an axis"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_written(
-    cell: Cell, sweep: Sweeping, words: tuple[str, str], said: str
+    cell: Cell, sweep: Sweeping, words: tuple[str, ...], said: str
 ) -> None:
     outcome = sweep(*words)
     assert outcome.code == 2
