@@ -431,7 +431,10 @@ def test_no_file_is_written_over(tmp_path: Path, capsys: Capture, key: Path) -> 
     [
         ((), "name a certificate, or an envelope"),
         (("c.json", "--verify", "e.json"), "--verify needs --key"),
-        (("c.json", "--verify", "e.json", "--key", "k"), "leave CERT and -o out"),
+        (("c.json", "--verify", "e.json", "--key", "k"), "go --key and --json alone"),
+        (("--verify", "e.json", "--key", "k", "--model", "m"), "go --key and --json alone"),
+        (("--verify", "e.json", "--key", "k", "--predicate", "verdict"), "--key and --json alone"),
+        (("c.json", "-o", "nowhere/s.json"), "there is no folder nowhere"),
         (("--verify", "none.json", "--key", "k"), "--verify none.json: No such file"),
         (("c.json", "--key", "k", "--print-pae"), "--key makes the signature itself"),
         (("c.json", "--key", "k", "--signature", "s"), "--key makes the signature itself"),

@@ -147,7 +147,7 @@ def test_swapping_the_sides_swaps_new_and_gone(
         ((), (TOKEN_3,), Outcome.WORSE),
         ((TOKEN_3,), (SCORE_3,), Outcome.WORSE),
         ((SCORE_3,), (SCORE_5,), Outcome.WORSE),
-        ((SCORE_3, TOKEN_7), (SCORE_3,), Outcome.NOT_WORSE),
+        ((SCORE_3, TOKEN_7), (RED,), Outcome.NOT_WORSE),
         ((RED,), (AMBER,), Outcome.NOT_WORSE),
         ((SCORE_3,), (), Outcome.NOT_WORSE),
     ],
@@ -171,6 +171,24 @@ def test_a_divergence_that_was_not_tried_again_is_not_gone() -> None:
     result = compared((SCORE_3,), (on_trials(in_arm(Arm.C, None, 3), lost()),))
     assert found(result) == {"i3": IdChange.UNPROVED}
     assert result.outcome is Outcome.UNPROVED
+
+
+def test_a_red_that_lost_trials_does_not_show_that_no_more_differs() -> None:
+    many_lost = on_trials(lambda t: t.key.arm is Arm.C and t.key.item in (4, 6), lost())
+    result = compared((RED,), (RED, many_lost))
+    assert (result.before.verdict, result.after.verdict) == (Verdict.RED, Verdict.RED)
+    assert result.outcome is Outcome.UNPROVED
+    assert "lost" in result.reasons[0]
+
+
+def test_a_shorter_look_does_not_show_that_it_is_no_worse() -> None:
+    longer = recertify(ideal())
+    header = ideal()[0]
+    assert isinstance(header, Header)
+    shorter = replace(run_of(LATER).certificate, n_passes=longer.n_passes - 1)
+    result = compare_runs(Run(longer, header), Run(shorter, header))
+    assert result.outcome is Outcome.UNPROVED
+    assert "a shorter look" in result.reasons[0]
 
 
 # What the subject is.

@@ -47,6 +47,26 @@ def test_each_lifetime_has_its_certificate_and_all_have_a_rate(
     assert said.count("borne out by its evidence") == 2
 
 
+def test_a_run_that_fails_leaves_no_older_certificate_standing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    starts = tmp_path / "starts"
+    starts.write_bytes(b"")
+    with FakeEndpoint(Plan(started_by=starts)) as server:
+        assert _lives(tmp_path, server, f"printf x >> {shlex.quote(str(starts))}", 2) == 0
+        assert len(list((tmp_path / "out").glob("*/*__N4.json"))) == 2
+        assert _lives(tmp_path, server, "exit 7", 2) == 1
+    (first,) = (tmp_path / "out").glob("*/*__N4.json")
+    assert first.parent.name == "lifetime-1"
+    assert len(list((tmp_path / "out").glob("*/*.previous.json"))) == 2
+    # The server has gone: not even the probes are answered.
+    words = ["certify-endpoint", "--url", server.url, "--model", MODEL, "--quiet"]
+    words += ["--workset", str(tmp_path / "w.json"), "--concurrency", "4"]
+    assert main([*words, "--out-dir", str(first.parent)]) == 1
+    assert not first.exists()
+    assert "check --url" in capsys.readouterr().err
+
+
 def test_a_restart_that_cannot_be_seen_is_said_to_be_unseen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,12 +131,29 @@ def test_only_the_loopback_is_kept_from_proxies() -> None:
     assert not on_loopback("http://127.0.0.1.example")
 
 
+@pytest.mark.parametrize(
+    "values", [("+Inf", "-Inf"), ("1e308", "1e308"), ("NaN", "1"), ("1e999", "")]
+)
+def test_a_counter_that_is_no_number_is_unknown_and_no_error(values: tuple[str, str]) -> None:
+    lines = [
+        f'vllm:generation_tokens_total{{engine="{i}"}} {value}' for i, value in enumerate(values)
+    ]
+    body = "\n".join(lines).encode()
+    assert engine_of(body) is Engine.VLLM
+    assert counters_from(Engine.VLLM, body).predicted_total is None
+    gauges = body.replace(b"generation_tokens_total", b"num_requests_running")
+    assert running_from(Engine.VLLM, gauges) is None
+
+
 def test_tokens_are_reserved_before_an_answer_and_counted_after_it() -> None:
     body = b'{"max_tokens":64,"messages":[]}'
     assert most_tokens(body) == 64 + len(body) // 4
     said = {"usage": {"prompt_tokens": 7, "completion_tokens": 5}}
     assert used_tokens(Exchange(200, json.dumps(said).encode(), None, 0.0, 0.0)) == 12
     assert used_tokens(Exchange(200, b'{"choices":[]}', None, 0.0, 0.0)) is None
+    for count in (b"1e400", b"-9", b'"9"', b"true", b"null", b"9" * 30):
+        usage = b'{"usage":{"prompt_tokens":%b,"completion_tokens":1}}' % count
+        assert used_tokens(Exchange(200, usage, None, 0.0, 0.0)) is None
 
 
 def test_what_would_pass_the_cap_is_not_sent() -> None:

@@ -318,11 +318,25 @@ def test_nothing_shows_as_fulfilled_that_was_not_judged(tmp_path: Path, capsys: 
     assert not {"policy_age", "policy_verdict", "policy_source"} & set(cases)
 
 
+def test_a_folder_behind_a_link_is_searched_once(tmp_path: Path, capsys: Capture) -> None:
+    certs = tmp_path / "certs"
+    write_cert(certs)
+    write_cert(tmp_path / "elsewhere", RED)
+    (certs / "more").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(certs)
+    policy = write_policy(tmp_path, "toy/512/4")
+    done = call(gate, capsys, certs, "--policy", policy, "--json")
+    assert done.code == 3
+    files = [Path(row["file"]).parent.name for row in done.json["certificates"]]
+    assert files == ["more", "certs"]
+    assert {v["rule"] for v in done.json["violations"]} == {"verdict", "duplicate"}
+
+
 def test_an_older_report_is_replaced(tmp_path: Path, capsys: Capture) -> None:
     write_cert(tmp_path / "certs")
     policy = write_policy(tmp_path, "toy/512/4")
     junit = tmp_path / "g.xml"
-    junit.write_text("older")
+    junit.write_text("<?xml version='1.0'?>\n<testsuites/>")
     call(gate, capsys, tmp_path / "certs", "--policy", policy, "--junit", junit)
     assert junit.read_bytes().startswith(b"<?xml")
 
@@ -332,14 +346,18 @@ def test_a_report_is_not_written_over_another_file(tmp_path: Path, capsys: Captu
     policy = write_policy(tmp_path, "toy/512/4")
     named = tmp_path / "named.json"
     named.write_bytes(path.read_bytes())
+    notes = tmp_path / "notes.xml"
+    notes.write_text("<notes/> of somebody")
     for option in ("--junit", "--sarif"):
-        for target in (path, policy, named, path.with_suffix(".evidence.jsonl"), tmp_path):
+        for target in (path, policy, named, notes, path.with_suffix(".evidence.jsonl"), tmp_path):
             before = target.read_bytes() if target.is_file() else b""
             words = (path, named, "--policy", policy, option, target)
             done = call(gate, capsys, *words)
             assert done.code == 2
             assert f"{option} {target}: " in done.stderr
             assert not before or target.read_bytes() == before
+    # As root it would be unlinked.
+    assert call(gate, capsys, path, "--policy", policy, "--junit", os.devnull).code == 2
     same = tmp_path / "same"
     done = call(gate, capsys, path, "--policy", policy, "--junit", same, "--sarif", same)
     assert done.code == 2

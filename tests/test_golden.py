@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from batch_invariance.cli import golden as verb
+from batch_invariance.cli import golden_record
+from batch_invariance.cli.verified_run import read_run
 from batch_invariance.errors import BatchInvarianceError, FileFormatError
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.golden import Golden, parse_golden, record_golden
@@ -410,6 +412,20 @@ def test_no_file_is_written_over(tmp_path: Path, capsys: Capture) -> None:
     assert (done.code, out.read_text()) == (2, "mine")
     assert "exists already" in done.stderr
     assert call(verb, capsys, "record", cert, "-o", tmp_path / "no" / "g.json").code == 2
+
+
+def test_a_file_that_comes_while_the_evidence_is_read_is_not_written_over(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, out = write_cert(tmp_path / "a"), tmp_path / "golden.json"
+
+    def meanwhile(path: Path, evidence: Path | None) -> object:
+        out.write_text("another's")
+        return read_run(path, evidence)
+
+    monkeypatch.setattr(golden_record, "read_run", meanwhile)
+    assert call(verb, capsys, "record", cert, "-o", out).code == 2
+    assert out.read_text() == "another's"
 
 
 def test_what_is_not_borne_out_is_neither_recorded_nor_checked(

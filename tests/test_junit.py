@@ -242,9 +242,10 @@ def test_a_run_writes_its_reports(tmp_path: Path) -> None:
 def test_a_run_without_a_verdict_leaves_no_older_report(tmp_path: Path) -> None:
     cell = make_cell(tmp_path, die_at_start=9)
     junit = tmp_path / "j.xml"
-    junit.write_text("of an older run")
+    older = "<testsuites name='of an older run'/>"
+    junit.write_text(older)
     refused = cell.run("--junit", junit, "--max-footprint-gb", "0.0001")
-    assert (refused.code, junit.read_text()) == (2, "of an older run")
+    assert (refused.code, junit.read_text()) == (2, older)
     assert cell.run("--junit", junit).code == 1
     assert not junit.exists()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batch_invariance.errors import Interrupted
+from batch_invariance.errors import Interrupted, ServerError
 from batch_invariance.invariance_diff.certificate import certify
 from batch_invariance.invariance_diff.model import Arm, Source
 from batch_invariance.live_invariance import case_bench
@@ -226,6 +226,23 @@ def test_a_signal_ends_the_search_and_keeps_the_best_so_far(
     assert len(case["shape"]["requests"]) == 2
     monkeypatch.undo()
     assert red.replay("-q", case=tmp_path / "case").code == 0
+
+
+def test_a_case_that_was_not_measured_in_the_end_is_no_success(
+    red: Red, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: object) -> None:
+        raise ServerError("the server died")
+
+    monkeypatch.setattr(case_bench.CaseBench, "measure", dies)
+    said = red.minimise("--out", tmp_path / "case", "--max-probes", 1)
+    assert said.code == 3
+    assert "measured on no server launched for it" in said.stdout
+    case = json.loads((tmp_path / "case" / "case.json").read_bytes())
+    assert (case["rate_is_fresh"], case["search"]["ended_early"]) == (
+        False,
+        "1 candidates were tried (--max-probes)",
+    )
 
 
 def test_a_folder_that_is_there_is_never_written_over(red: Red) -> None:

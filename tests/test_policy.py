@@ -149,6 +149,19 @@ def test_age_is_counted_from_the_run(
     assert rules(judgement) == ([] if passes else [Rule.AGE])
 
 
+def test_a_cell_is_no_younger_than_the_arms_that_it_shares(views: dict[str, CertView]) -> None:
+    green = views["GREEN"]
+    began = utc_seconds(green.ts_utc or "")
+    assert began is not None
+    policy = replace(POLICY, max_age_days=30)
+    for older, passes in (("2025-12-30T00:00:00Z", True), ("2025-10-01T00:00:00Z", False)):
+        judgement = one(policy, replace(green, shared_ts_utc=(older,)), began + 60)
+        assert rules(judgement) == ([] if passes else [Rule.AGE])
+    assert "its shared arms A and A2" in judgement.violations[0].text
+    unknown = one(policy, replace(green, shared_ts_utc=(None,)), began + 60)
+    assert rules(unknown) == [Rule.AGE]
+
+
 @pytest.mark.parametrize("ts", [None, "", "yesterday", "2026-13-01T00:00:00Z", "2026-01-02"])
 def test_an_unknown_age_does_not_pass(views: dict[str, CertView], ts: str | None) -> None:
     undated = replace(views["GREEN"], ts_utc=ts)

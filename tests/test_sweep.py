@@ -306,6 +306,19 @@ def test_a_budget_that_is_used_up_begins_nothing(tmp_path: Path) -> None:
     assert set(states(index).values()) == {RunState.LEFT_OUT}
 
 
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_cell_that_is_left_out_keeps_no_older_certificate(tmp_path: Path, fresh: bool) -> None:
+    launches = Launches()
+    sweep([mock_group(launches)], tmp_path).run()
+    before = (tmp_path / N2).read_bytes()
+    # Without `fresh` it is the other flags that leave nothing of the older cells standing.
+    flags = () if fresh else ("-fa", "on")
+    index = sweep([mock_group(launches, flags=flags)], tmp_path, None, 1e-9, fresh).run()
+    assert set(states(index).values()) == {RunState.LEFT_OUT}
+    assert not [file for file in (N2, N4) if (tmp_path / file).exists()]
+    assert (tmp_path / N2.replace(".json", ".previous.json")).read_bytes() == before
+
+
 def test_two_cells_of_one_name_are_refused(tmp_path: Path) -> None:
     launches = Launches()
     with pytest.raises(UsageError, match="two cells would both write default/toy__ctx512__"):

@@ -78,8 +78,12 @@ class ServerError(BatchInvarianceError):
     """The server could not be launched, died before the cell's load, or is not what was asked."""
 
 
-class Interrupted(BatchInvarianceError):
-    """A signal ended the run. The partial evidence is kept."""
+class Interrupted(BaseException):
+    """A signal ended the run. The partial evidence is kept.
+
+    Like `KeyboardInterrupt` it is no error of the package: whoever makes a result of an error, such
+    as a file that cannot be read or a cell that cannot be run, must not make one of a signal.
+    """
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"interrupted by signal {signum}; evidence that was written is kept")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,7 @@ from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.digests import file_sha256, split_parts
 from batch_invariance.live_invariance.signing import read_key
-from batch_invariance.live_invariance.store import write_atomic
+from batch_invariance.live_invariance.store import check_new, write_new
 from batch_invariance.live_invariance.text import printable
 
 EXAMPLES = """examples:
@@ -62,7 +61,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--predicate",
         choices=[kind.value for kind in Predicate],
-        default=Predicate.TEST_RESULT.value,
         help="in-toto's result of a test (the default), or the verdict in full",
     )
     parser.add_argument(
@@ -98,19 +96,20 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if args.verify is not None:
         return _verify(args)
     attested = _attested(args)
-    payload = statement(attested, Predicate(args.predicate))
+    predicate = Predicate(args.predicate or Predicate.TEST_RESULT.value)
+    payload = statement(attested, predicate)
     result = result_of(attested.view)
     data = _document(args, payload)
     code = ExitCode.PROMOTABLE if result is Result.PASSED else ExitCode.NOT_PROMOTED
     if args.output is None:
         sys.stdout.write(data.decode("ascii"))
         return code
-    write_atomic(args.output, data)
+    write_new(args.output, data)
     if args.json:
         report = {
             "file": str(args.output),
             "result": result.value,
-            "predicate": args.predicate,
+            "predicate": predicate.value,
             "signed": args.key is not None or args.signature is not None,
             "exit_code": int(code),
         }
@@ -125,8 +124,16 @@ def _check(args: argparse.Namespace) -> None:
     if args.verify is not None:
         if args.key is None:
             raise UsageError("--verify needs --key; other signatures are checked by their own tool")
-        if args.certificate is not None or args.output is not None:
-            raise UsageError("--verify reads an envelope: leave CERT and -o out")
+        given = (
+            args.certificate,
+            args.output,
+            args.model,
+            args.evidence,
+            args.predicate,
+            args.keyid,
+        )
+        if any(value is not None for value in given):
+            raise UsageError("--verify reads an envelope: beside it go --key and --json alone")
         return
     if args.certificate is None:
         raise UsageError("name a certificate, or an envelope with --verify")
@@ -134,8 +141,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--key makes the signature itself: leave --signature and --print-pae out")
     if args.keyid is not None and args.signature is None:
         raise UsageError("--keyid goes with --signature")
-    if args.output is not None and os.path.lexists(args.output):
-        raise UsageError(f"{args.output} exists already; choose another file")
+    if args.output is not None:
+        check_new(args.output)
     if args.json and args.output is None:
         raise UsageError("--json needs -o: without it the document itself goes to stdout")
 

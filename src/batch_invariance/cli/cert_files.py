@@ -123,8 +123,15 @@ def _json_files(folder: Path) -> list[Path]:
         raise UsageError(f"cannot read the folder {error.filename}: {error.strerror}") from error
 
     found = []
-    for top, folders, names in os.walk(folder, onerror=unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    # Links are followed, since what they lead to lies below for whoever looks; each folder once.
+    seen = {os.path.realpath(folder)}
+    for top, folders, names in os.walk(folder, onerror=unreadable, followlinks=True):
+        places = {name: os.path.realpath(Path(top, name)) for name in sorted(folders)}
+        folders[:] = []
+        for name, place in places.items():
+            if not name.startswith(".") and place not in seen:
+                seen.add(place)
+                folders.append(name)
         found += [
             Path(top, name)
             for name in names

@@ -1,8 +1,8 @@
 """What CI systems read: JUnit XML, SARIF, and the summary of a GitHub step.
 
 Every verb that judges cells calls `add_ci_options`, then `ci_targets` before it starts anything,
-and at its end `write_ci_outputs`. The files that `--junit` and `--sarif` name are replaced: they
-are reports of the last run, and nothing else should have their names.
+and at its end `write_ci_outputs`. The files that `--junit` and `--sarif` name are replaced where
+they are reports, of the last run as it seems; any other file of these names is refused.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ from batch_invariance.live_invariance.store import write_atomic
 
 STEP_SUMMARY_VARIABLE = "GITHUB_STEP_SUMMARY"
 _OURS = re.compile(r"__ctx\d+__N\d+(\.previous)?\.(json|json\.hmac|evidence\.jsonl)$")
+_HEAD_BYTES = 512
+_BEGINS = {
+    "--junit": re.compile(rb"\s*(<\?xml[^>]*>\s*)?<testsuites?[\s>]"),
+    "--sarif": re.compile(rb'\s*\{\s*"(\$schema"\s*:\s*"[^"]*sarif|version"\s*:\s*"2\.1)'),
+}
+"""How a report begins, ours or another tool's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,8 @@ def ci_targets(args: argparse.Namespace, inputs: Iterable[Path] = ()) -> CiTarge
     """The targets of a command line and its environment, checked before anything starts.
 
     Raises UsageError for a target whose folder is not there, that is a folder, that is one of
-    `inputs` or the other target, or that has the name of a certificate or its evidence.
+    `inputs` or the other target, that has the name of a certificate or its evidence, or that is
+    there and no report of its kind.
     """
     taken = {os.path.realpath(path) for path in inputs}
     key = getattr(args, "sign_key", None)
@@ -82,11 +89,26 @@ def ci_targets(args: argparse.Namespace, inputs: Iterable[Path] = ()) -> CiTarge
             continue
         if os.path.isdir(path) or not os.path.isdir(path.parent):
             raise UsageError(f"{option} {path}: name a file in a folder that is there")
-        if os.path.realpath(path) in taken or _OURS.search(path.name):
+        other = not _may_be_replaced(path, _BEGINS[option])
+        if os.path.realpath(path) in taken or _OURS.search(path.name) or other:
             raise UsageError(f"{option} {path}: would be written over a file of another kind")
         taken.add(os.path.realpath(path))
     summary = os.environ.get(STEP_SUMMARY_VARIABLE)
     return CiTargets(args.junit, args.sarif, Path(summary) if summary else None)
+
+
+def _may_be_replaced(path: Path, begins: re.Pattern[bytes]) -> bool:
+    """Whether nothing is there, or a file that is empty or an older report."""
+    if not os.path.lexists(path):
+        return True
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError as error:
+        raise UsageError(f"cannot replace {path}: {error.strerror}") from error
+    return not head or begins.match(head) is not None
 
 
 def write_ci_outputs(

@@ -23,7 +23,8 @@ Both are first derived again from the evidence beside them; one that is not born
 (exit 1), and so are two different cells and one run given twice (exit 2). Exits 0 only where AFTER
 is shown to be no worse: no worse verdict, no new divergent id, none that differs in score where it
 differed in tokens alone. Exits 3 where it is worse, and where nothing shows that it is not: another
-work-set, sampling or scorer, an UNVERIFIED after the change, a divergence that was not tried again.
+work-set, sampling or scorer, an UNVERIFIED after the change or a gate that proved nothing beside a
+RED, fewer passes under load, a divergence that was not tried again.
 """
 
 

@@ -33,11 +33,21 @@ from batch_invariance.live_invariance.endpoint_run import Target, run_endpoint
 from batch_invariance.live_invariance.http import Client
 from batch_invariance.live_invariance.prepare import RunSettings
 from batch_invariance.live_invariance.produce import Produced, produce_by
-from batch_invariance.live_invariance.store import prepare_out_dir, set_aside, write_atomic
+from batch_invariance.live_invariance.signing import set_aside_signed
+from batch_invariance.live_invariance.store import (
+    EVIDENCE_SUFFIX,
+    OutDirLock,
+    certificates_of,
+    prepare_out_dir,
+    set_aside,
+    write_atomic,
+)
 from batch_invariance.live_invariance.text import printable
 from batch_invariance.scorer_api import Scorer
 
 RATE_FILE = "lifetimes.json"
+LIFETIME = "lifetime-"
+"""What the folder of each is called, before its number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +111,13 @@ def connect(address: Address, limits: Limits, patience_s: float) -> Clients:
 
 
 def certify_once(job: Job, clients: Clients, out_dir: Path) -> Produced:
-    """Probes the server and runs the cell against it. Raises what `probe` and `produce_by` do."""
+    """Probes the server and runs the cell against it. Raises what `probe` and `produce_by` do.
+
+    Older certificates are set aside first, as wherever a run begins: the context, which is in their
+    name, is known only once the server has answered.
+    """
     args = job.args
+    _set_aside(job, out_dir)
     asked = Asked(
         model=args.model,
         sampling=job.settings.sampling,
@@ -129,12 +144,25 @@ def certify_once(job: Job, clients: Clients, out_dir: Path) -> Produced:
         progress.close()
 
 
+def _set_aside(job: Job, folder: Path) -> None:
+    older = certificates_of(folder, job.args.model, job.settings.parallel)
+    if not older:
+        return
+    with OutDirLock(folder):
+        for certificate in older:
+            evidence = certificate.with_name(certificate.stem + EVIDENCE_SUFFIX)
+            set_aside_signed(certificate, [evidence])
+
+
 def run_lifetimes(job: Job, address: Address, limits: Limits, targets: CiTargets) -> int:
     """Certifies each lifetime in a folder of its own, and states the rate over all of them."""
     args = job.args
     prepare_out_dir(args.out_dir)
     rate_file = args.out_dir / RATE_FILE
     set_aside([rate_file])
+    for folder in args.out_dir.glob(f"{LIFETIME}*"):
+        # Those that this run does not reach, or does not have, are not its own.
+        _set_aside(job, folder)
     lived: list[Lived] = []
     cells: list[CheckedCell] = []
     seen: bool | None = None
@@ -147,7 +175,7 @@ def run_lifetimes(job: Job, address: Address, limits: Limits, targets: CiTargets
                 args.restart_command, clients.requests, clients.metrics, args.ready_timeout
             )
         began = time.monotonic()
-        produced = certify_once(job, clients, args.out_dir / f"lifetime-{number}")
+        produced = certify_once(job, clients, args.out_dir / f"{LIFETIME}{number}")
         cells.append(produced_cell(produced, time.monotonic() - began))
         limits = clients.requests.left
         file = produced.paths.certificate.relative_to(args.out_dir).as_posix()

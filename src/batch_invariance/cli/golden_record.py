@@ -12,7 +12,7 @@ from batch_invariance.cli.verified_run import read_run
 from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff.golden import Golden, record_golden
 from batch_invariance.invariance_diff.report_lines import some
-from batch_invariance.live_invariance.store import check_new, write_atomic
+from batch_invariance.live_invariance.store import check_new, write_new
 from batch_invariance.live_invariance.text import printable
 
 EXAMPLES = """examples:
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         raise UsageError("golden record starts no server: nothing may follow --")
     check_new(args.output)
     golden = record_golden(*read_run(args.certificate, args.evidence))
-    write_atomic(args.output, golden.to_bytes())
+    write_new(args.output, golden.to_bytes())
     code = ExitCode.NOT_PROMOTED if golden.gaps else ExitCode.PROMOTABLE
     if args.json:
         print(json.dumps(_as_json(golden, args.output, code)))

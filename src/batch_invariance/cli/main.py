@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from batch_invariance import __version__
 from batch_invariance.cli.exit_codes import EPILOG
 from batch_invariance.cli.style import Speaker
-from batch_invariance.errors import BatchInvarianceError, ServerError
+from batch_invariance.errors import BatchInvarianceError, Interrupted, ServerError
 from batch_invariance.live_invariance.interrupts import interruptible
 from batch_invariance.live_invariance.text import printable, printable_lines
 
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
             code: int = args.run(args, words[cut + 1 :])
             sys.stdout.flush()
             return code
-    except BatchInvarianceError as error:
+    except (BatchInvarianceError, Interrupted) as error:
         # Only the end of a server's log has lines of its own.
         show = printable_lines if isinstance(error, ServerError) else printable
         text = show(str(error))

@@ -12,9 +12,11 @@ from batch_invariance.cli.cell_options import ChosenCell, chosen_cell, launcher_
 from batch_invariance.cli.cell_workset import fitted_workset, guessed_workset
 from batch_invariance.cli.matrix_options import CANARY, is_file
 from batch_invariance.cli.run_options import load_scorer, prepared
+from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff.matrix_plan import MatrixPlan, PlannedGroup, groups_of
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.workset import WorkSet
+from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.prepare import (
     ServerKnowledge,
     know_server,
@@ -25,6 +27,8 @@ from batch_invariance.live_invariance.server import Launcher
 from batch_invariance.live_invariance.sweep_state import SweepGroup
 from batch_invariance.profiles.spark.scorer import SparkScorer
 from batch_invariance.scorer_api import Scorer
+
+KV_FLAGS = ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ def prepare_groups(
 
     Raises UsageError, or what is wrong with a file that the plan names.
     """
+    _check_kv_stated_once(plan, common_flags)
     scorer = load_scorer(args, SparkScorer() if args.profile == "spark" else None)
     found = []
     for planned in groups_of(plan, common_flags):
@@ -55,6 +60,17 @@ def prepare_groups(
         ]
         found.append(_prepared(args, planned.folder, cells, scorer))
     return found
+
+
+def _check_kv_stated_once(plan: MatrixPlan, common_flags: Sequence[str]) -> None:
+    """Raises UsageError where flags state the KV types of which the plan has an axis: the last flag
+    wins, and cells would lie in folders of types that they do not have."""
+    words = [word for chosen in plan.flag_sets for word in chosen.flags]
+    if plan.kv_types and UserFlags((*common_flags, *words)).value(*KV_FLAGS) is not None:
+        raise UsageError(
+            "KV types are an axis of this plan: leave -ctk and -ctv out of the flags, or the "
+            "axis out"
+        )
 
 
 def _arguments(

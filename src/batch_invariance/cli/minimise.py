@@ -69,7 +69,8 @@ EXAMPLES = """examples:
   batch-invariance minimise certs/model__ctx8192__N4.json --time-budget 600
 
 Server and model lie where they lay, or where --server-bin and --model say. Exit status 0: a case
-was written and shows the divergence on a server launched for it. 3: it was not reproduced.
+was written and shows the divergence on a server launched for it. 3: it was not reproduced, or not
+on such a server.
 """
 
 
@@ -183,7 +184,8 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if made.interrupted is not None:
         print(f"interrupted: the best case so far is in {task.folder}", file=sys.stderr)
         raise made.interrupted
-    code = ExitCode.PROMOTABLE if made.rate.shown else ExitCode.NOT_PROMOTED
+    shown = made.fresh and made.rate.shown
+    code = ExitCode.PROMOTABLE if shown else ExitCode.NOT_PROMOTED
     if args.json:
         print(json.dumps(minimised_as_json(case, task.folder, code)))
     else:

@@ -143,7 +143,11 @@ def render_minimised(case: Case, made: Minimised, folder: Path, style: Style) ->
     )
     if search.ended_early is not None:
         lines.append(f"  ended early: {printable(search.ended_early)}; a smaller case may exist")
-    if not shown:
+    if not case.rate_is_fresh:
+        lines.append(
+            "  It was measured on no server launched for it: replay says whether it holds."
+        )
+    elif not shown:
         lines.append("  The smallest case did not show it again: take it as a lead, not as a case.")
     lines += _redaction(case)
     lines.append(f"case         {folder}")
@@ -157,8 +161,8 @@ def _redaction(case: Case) -> list[str]:
         return ["  redacted   all prompts are filler of equal length, and the case was measured so"]
     if case.redaction is Redaction.REMOVED:
         return [
-            "  redacted   filler did not show it, so the prompts were taken out: this case cannot "
-            "be sent again"
+            "  redacted   no filler was found to show it, so the prompts were taken out: this case "
+            "cannot be sent again"
         ]
     return []
 

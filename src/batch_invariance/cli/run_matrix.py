@@ -114,7 +114,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
 def _dry_run(args: argparse.Namespace, groups: Sequence[Prepared]) -> int:
     found = [prepared.group for prepared in groups]
     tasks = tasks_of(found)
-    standing = standing_of(found, args.out_dir, args.fresh)
+    standing = standing_of(found, args.out_dir, args.fresh, sign_key(args))
     costs = Costs(standing, tasks)
     short = list(dict.fromkeys(why for group in groups for why in group.shortfalls))
     if args.json:

@@ -91,7 +91,8 @@ class InputsView:
 @dataclass(frozen=True, slots=True)
 class CertView:
     """One certificate. `gates` is empty where the file has no gate table; `mismatch` and
-    `token_divergence_ids` are ids whose score, or whose tokens, differ under load."""
+    `token_divergence_ids` are ids whose score, or whose tokens, differ under load. `ts_utc`: when
+    the run began; `shared_ts_utc`: when the arms did that it took from a run of their own."""
 
     cell: CellName
     status: Status
@@ -107,6 +108,7 @@ class CertView:
     token_divergence_ids: tuple[str, ...]
     cell_sha256: str | None
     ts_utc: str | None
+    shared_ts_utc: tuple[str | None, ...]
     tool: str | None
     subject: SubjectView
     power: PowerView
@@ -168,6 +170,7 @@ def _common(fields: JsonFields) -> dict[str, Any]:
         "token_divergence_ids": fields.texts("token_divergence_ids"),
         "cell_sha256": fields.text("cell_sha256"),
         "ts_utc": fields.text("ts_utc"),
+        "shared_ts_utc": tuple(row.text("ts_utc") for row in fields.rows("shared_arms")),
         "tool": fields.text("observer.tool"),
         "subject": _subject(fields),
         "power": PowerView(

@@ -28,6 +28,7 @@ from batch_invariance.invariance_diff.subject_facts import (
     compare_facts,
     facts_of,
 )
+from batch_invariance.invariance_diff.verdict import colour_of
 
 NEEDED_FOR_IDS = (WORK_SET, SAMPLING, SCORER)
 """Where one of these differs, the same id is not the same question."""
@@ -257,7 +258,11 @@ def _change(before: Kind | None, after: Kind | None, row: Row) -> IdChange:
 def _judge(
     x: Certificate, y: Certificate, incomparable: tuple[str, ...], ids: tuple[DivergentId, ...]
 ) -> tuple[Outcome, tuple[str, ...]]:
-    """WORSE over UNPROVED over NOT_WORSE; runs of other questions are neither better nor worse."""
+    """WORSE over UNPROVED over NOT_WORSE; runs of other questions are neither better nor worse.
+
+    A RED beside which a gate proved nothing, and a run with fewer passes, do not show that no more
+    differs now.
+    """
     if incomparable:
         others = " and ".join(incomparable)
         return Outcome.UNPROVED, (f"{others} not the same: other questions were asked",)
@@ -277,6 +282,12 @@ def _judge(
         )
     if y.verdict is Verdict.UNVERIFIED:
         unproved.append("the verdict after the change is UNVERIFIED: it proves nothing")
+    elif gaps := tuple(row.gate for row in y.gates if colour_of(row) is Verdict.UNVERIFIED):
+        unproved.append(
+            f"after the change {some(gaps)} proved nothing: more may differ than was seen"
+        )
+    if y.n_passes < x.n_passes:
+        unproved.append(f"{y.n_passes} passes under load now, {x.n_passes} before: a shorter look")
     lost = tuple(entry.id for entry in ids if entry.change is IdChange.UNPROVED)
     if lost:
         unproved.append(f"divergent before, not proved co-batched now: {some(lost)} ({len(lost)})")

@@ -85,8 +85,8 @@ class Acceptance:
 class Policy:
     """What certificates must show. None, or an empty tuple of digests, asks for nothing.
 
-    `max_age_days` counts from the start of the run, `max_bound` is a rate from 0 to 1,
-    `min_horizon_tokens` counts token positions compared in co-batched trials.
+    `max_age_days` counts from the start of the run and of its shared arms, `max_bound` is a rate
+    from 0 to 1, `min_horizon_tokens` counts token positions compared in co-batched trials.
     """
 
     required: tuple[CellPattern, ...]
@@ -219,8 +219,7 @@ def _quality(policy: Policy, view: CertView, acceptance: Acceptance | None, now_
     elif view.verdict is Verdict.GREEN and view.source is Source.LIVE and not view.promotable:
         found.append((Rule.VERDICT, "is GREEN and may not be promoted"))
     if policy.max_age_days is not None:
-        text = _age_text(view.ts_utc, policy.max_age_days, now_s)
-        found += [(Rule.AGE, text)] if text else []
+        found += _age(view, policy.max_age_days, now_s)
     found += _subject(policy, view)
     if policy.max_bound is not None:
         text = _bound_text(view, policy.max_bound, acceptance)
@@ -255,6 +254,15 @@ def _verdict_text(policy: Policy, view: CertView, now_s: float) -> str:
         if view.verdict is Verdict.AMBER and entry.cell == view.cell:
             why += f"; its acceptance expired after {entry.expires}"
     return f"is {view.verdict.value}{why}"
+
+
+def _age(view: CertView, most_days: int, now_s: float) -> _Found:
+    """A cell of a sweep is as old as the arms that it shares, which may be kept from an earlier
+    one."""
+    text = _age_text(view.ts_utc, most_days, now_s)
+    shared = [_age_text(began, most_days, now_s) for began in view.shared_ts_utc]
+    texts = [text, *(why and f"its shared arms A and A2: {why}" for why in shared)]
+    return [(Rule.AGE, why) for why in texts if why]
 
 
 def _age_text(ts_utc: str | None, most_days: int, now_s: float) -> str | None:

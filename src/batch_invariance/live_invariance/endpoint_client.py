@@ -19,6 +19,7 @@ from typing import Any
 
 from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff.model import Failure, FailureKind
+from batch_invariance.invariance_diff.response import MAX_COUNT
 from batch_invariance.live_invariance.http import Client, Exchange
 
 TOO_MANY = 429
@@ -218,9 +219,12 @@ def used_tokens(exchange: Exchange) -> int | None:
     try:
         document: Any = json.loads(exchange.body)
         usage = document["usage"]
-        return int(usage["prompt_tokens"]) + int(usage["completion_tokens"])
-    except (ValueError, TypeError, KeyError, RecursionError):
+        counts = usage["prompt_tokens"], usage["completion_tokens"]
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
+    # Less than nothing would give back what the limit has counted.
+    known = all(type(count) is int and 0 <= count < MAX_COUNT for count in counts)
+    return sum(counts) if known else None
 
 
 def retry_after(text: str | None, now: float) -> float | None:

@@ -93,6 +93,8 @@ RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels of processes that work on the same batch and each report it."""
 SHARES = "priority"
 """A label whose series split up the one where it is empty (SGLang)."""
+MOST = 1e300
+"""So many of these as a server can list have a sum."""
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -128,6 +130,9 @@ def _series_of(body: bytes, prefix: str) -> dict[str, Series]:
             continue
         if labels.get(SHARES):
             continue
+        if not abs(value) <= MOST:
+            # Infinities of both signs have no sum; of this metric nothing is known.
+            value = math.nan
         key = frozenset((k, v) for k, v in labels.items() if k not in RANKS)
         series = groups.setdefault(name, {})
         series[key] = max(value, series.get(key, value))

@@ -152,6 +152,17 @@ def cell_paths(out_dir: Path, model: str, ctx: int, n: int) -> CellPaths:
     return _paths_of(out_dir, f"{safe_model_name(model)}__ctx{ctx}__N{n}")
 
 
+def certificates_of(out_dir: Path, model: str, n: int) -> tuple[Path, ...]:
+    """The certificates in `out_dir` of a model at `n` slots, at whatever context, that stand; none
+    where there is no such folder."""
+    name = re.compile(rf"{re.escape(safe_model_name(model))}__ctx\d+__N{n}\.json")
+    try:
+        found = [entry for entry in os.listdir(out_dir) if name.fullmatch(entry)]
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(out_dir / entry for entry in sorted(found))
+
+
 def shared_arm_path(out_dir: Path, model: str, ctx: int) -> Path:
     """The evidence of arms A and A2 that all N of (`model`, `ctx`) share."""
     return out_dir / f"{safe_model_name(model)}__ctx{ctx}__A{EVIDENCE_SUFFIX}"

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from batch_invariance.errors import BatchInvarianceError, EvidenceError, Interrupted
+from batch_invariance.errors import BatchInvarianceError, EvidenceError
 from batch_invariance.invariance_diff.matrix_index import (
     INDEX_NAME,
     ArmEntry,
@@ -117,7 +117,8 @@ class Sweep:
         """
         prepare_out_dir(self._out_dir)
         with OutDirLock(self._out_dir):
-            standing = standing_of(self._groups, self._out_dir, self._rules.fresh)
+            rules = self._rules
+            standing = standing_of(self._groups, self._out_dir, rules.fresh, rules.key)
             for note in standing.notes:
                 self._observer.note(note)
             if standing.replaces:
@@ -128,6 +129,8 @@ class Sweep:
             self._cut_off = set(standing.cut_off)
             self._ledger.put()
             waiting = [t for t in tasks if self._ledger.cell(t.file).state is RunState.WAITING]
+            for unfinished in waiting:
+                self._set_aside(unfinished)
             while waiting:
                 task = self._next(waiting)
                 if task is None:
@@ -164,8 +167,6 @@ class Sweep:
             entry = finished(entry, produced.certificate, data, seconds)
             if whole:
                 self._costs.measured(task.file, seconds)
-        except Interrupted:
-            raise
         except BatchInvarianceError as error:
             entry = replace(entry, state=RunState.NO_VERDICT, why=str(error))
         self._ledger.put(entry)
@@ -175,7 +176,6 @@ class Sweep:
         """What the run came to, its seconds, and whether all of the cell ran in them."""
         group, folder = task.group, self._out_dir / task.group.folder
         launcher = group.launcher(task.header.cell.dispatch_n)
-        self._set_aside(task)
         header = self._final(task)
         cut_off = self._interruption(task.file, self._ledger.cell(task.file).evidence, header)
         if cut_off is None:
@@ -196,13 +196,13 @@ class Sweep:
         return self._observer.begins(header, task.group.folder, position)
 
     def _set_aside(self, task: Task) -> None:
-        """The cell's turn has come: its older files stand for it no more, whatever fails now."""
-        if task.file in self._cut_off:
-            return
+        """Older files stand for a cell of this sweep no more, whether or not its turn comes: one
+        that is left out by the budget, or never reached, has no certificate."""
         cell = task.header.cell
         folder = self._out_dir / task.group.folder
         paths = cell_paths(folder, cell.model, cell.ctx, cell.dispatch_n)
-        prepare_out_dir(folder)
+        if task.file in self._cut_off or not folder.is_dir():
+            return
         with OutDirLock(folder):
             set_aside_signed(paths.certificate, [paths.evidence])
 
@@ -214,8 +214,6 @@ class Sweep:
         if key not in self._headers:
             try:
                 self._headers[key] = task.group.final()
-            except Interrupted:
-                raise
             except BatchInvarianceError as error:
                 self._failed[key] = str(error)
                 raise
@@ -227,8 +225,6 @@ class Sweep:
         if key not in self._origins:
             try:
                 self._origins[key] = self._kept_origin(task) or self._run_origin(task, waiting)
-            except Interrupted:
-                raise
             except BatchInvarianceError as error:
                 why = f"arms A and A2: {error}"
                 self._failed[key] = why

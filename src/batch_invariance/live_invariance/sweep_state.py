@@ -24,9 +24,11 @@ from batch_invariance.invariance_diff.matrix_index import (
 )
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.shared_arm import shared_header
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import verify_certificate
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.server import Launcher
+from batch_invariance.live_invariance.signing import check_signature
 from batch_invariance.live_invariance.store import (
     cell_paths,
     shared_arm_path,
@@ -102,11 +104,13 @@ def _cell_entry(group: SweepGroup, header: Header) -> CellEntry:
     )
 
 
-def standing_of(groups: Sequence[SweepGroup], out_dir: Path, fresh: bool) -> Standing:
+def standing_of(
+    groups: Sequence[SweepGroup], out_dir: Path, fresh: bool, key: SigningKey | None = None
+) -> Standing:
     """What is planned, and what of it an earlier run of the sweep has done.
 
-    `fresh` keeps nothing. Raises UsageError for two cells with one name, and FileFormatError for an
-    index that is none.
+    `fresh` keeps nothing, and with a `key` nothing is kept that it did not sign. Raises UsageError
+    for two cells with one name, and FileFormatError for an index that is none.
     """
     cells = tuple(_cell_entry(group, header) for group in groups for header in group.planned)
     arms = tuple(_arm_entry(group) for group in groups)
@@ -127,7 +131,7 @@ def standing_of(groups: Sequence[SweepGroup], out_dir: Path, fresh: bool) -> Sta
         if now.file in before and before[now.file].inputs_sha256 == now.inputs_sha256
     }
     return Standing(
-        cells=tuple(_kept(entry, older.cell(entry.file), out_dir, notes) for entry in cells),
+        cells=tuple(_kept(entry, older.cell(entry.file), out_dir, notes, key) for entry in cells),
         arms=tuple(_kept_arm(entry, older.arm(entry.file)) for entry in arms),
         cut_off=frozenset(f for f, was in same.items() if was.state is RunState.RUNNING),
         measured=tuple(
@@ -172,7 +176,13 @@ def _kept_arm(entry: ArmEntry, was: ArmEntry | None) -> ArmEntry:
     return replace(was, why=None)
 
 
-def _kept(entry: CellEntry, was: CellEntry | None, out_dir: Path, notes: list[str]) -> CellEntry:
+def _kept(
+    entry: CellEntry,
+    was: CellEntry | None,
+    out_dir: Path,
+    notes: list[str],
+    key: SigningKey | None,
+) -> CellEntry:
     """The finished entry where its certificate is there and stands for what is now planned."""
     if was is None or was.state is not RunState.DONE:
         return entry
@@ -186,9 +196,14 @@ def _kept(entry: CellEntry, was: CellEntry | None, out_dir: Path, notes: list[st
         except BatchInvarianceError as error:
             why = str(error)
         else:
-            if result.borne_out and result.derived is not None and sha256_hex(data) == was.sha256:
+            signature = check_signature(out_dir / entry.file, data, key)
+            as_written = result.borne_out and sha256_hex(data) == was.sha256
+            if as_written and signature.holds and result.derived is not None:
                 return finished(was, result.derived, data, was.seconds or 0.0)
             why = "; ".join(result.problems) or "it is another certificate than the sweep wrote"
+            if as_written:
+                # Nothing shows who wrote it, so it is not signed after the fact.
+                why = signature.text
     notes.append(f"{entry.file} is not kept and runs again: {why}")
     return entry
 
