@@ -157,10 +157,10 @@ ASSERTED: dict[str, Asserted] = {
     ),
     "verify": Asserted(("test_verify.py",)),
     "tracker": Asserted(
-        (*_PROOF, "test_evidence.py"),
+        ("test_tracker.py", *_PROOF, "test_evidence.py"),
         {
             "PassTracker.add": ("completeness", "isolation", "counts", "facts"),
-            "PassTracker._sharers": ("F3_coverage", "coverage", "rows"),
+            "PassTracker._sharers": ("F3_coverage", "coverage", "rows", "members"),
             "PassTracker.companions": ("companions",),
         },
     ),
