@@ -138,7 +138,14 @@ ASSERTED: dict[str, Asserted] = {
         ("test_diff_edges.py", "test_diff.py", "test_certificate.py", "test_impact.py")
     ),
     "comparisons": Asserted(
-        ("test_diff_edges.py", *_RUNS, "test_verdict.py", "test_certificate.py", "test_evidence.py")
+        (
+            "test_comparisons.py",
+            "test_diff_edges.py",
+            *_RUNS,
+            "test_verdict.py",
+            "test_certificate.py",
+            "test_evidence.py",
+        )
     ),
     "overlap": Asserted(("test_overlap.py",)),
     "proof": Asserted(
