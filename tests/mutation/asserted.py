@@ -172,20 +172,20 @@ ASSERTED: dict[str, Asserted] = {
         },
     ),
     "measure": Asserted(
-        (*_PROOF, "test_verdict.py", "test_evidence.py", "test_impact.py"),
+        ("test_measure.py", *_PROOF, "test_verdict.py", "test_evidence.py", "test_impact.py"),
         {
             "Fold._expected_body": ("isolation",),
-            "Fold._control": ("positive_control", "controls"),
+            "Fold._control": ("positive_control", "controls", "token_seen", "companions_divergent"),
             "Fold._note_mode": ("F2_completion_floor", "completion_floor", "failure_modes"),
-            "Fold._note_margins": ("closeness",),
+            "Fold._note_margins": ("closeness", "margins"),
         },
     ),
     "arm_c": Asserted(
-        (*_PROOF, "test_verdict.py", "test_evidence.py", "test_impact.py"),
+        ("test_measure.py", *_PROOF, "test_verdict.py", "test_evidence.py", "test_impact.py"),
         {"ArmC._note_score": ("score_impact", "impact_of", "mean_score_c", "n_score_changed")},
     ),
     "facts": Asserted(
-        (*_PROOF, "test_evidence.py"),
+        ("test_measure.py", *_PROOF, "test_evidence.py"),
         {"SERIAL_ARMS": ("isolation",), "Isolation": ("isolation",)},
     ),
     "reading": Asserted(("test_gates.py",)),

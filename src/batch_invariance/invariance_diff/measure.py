@@ -297,7 +297,6 @@ class Fold:
         if self._open is None:
             return
         start = self._open.start
-        self._open.finish(None)
         if start.arm is Arm.C:
             self._arm_c.void(self._open)
         self._done.discard((start.arm, start.pass_index))
@@ -338,7 +337,7 @@ class Fold:
 
     def _note_margins(self, item: int, trial: Trial | None) -> None:
         result, n = trial.result if trial is not None else None, self._facts.items[item].n_positions
-        if isinstance(result, Completion) and n:
+        if isinstance(result, Completion):
             self._facts.margins.add_all(margins(result, n))
 
 
