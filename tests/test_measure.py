@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -95,7 +95,10 @@ def test_an_ideal_run_has_no_fault() -> None:
         facts = measure(records)
         assert (facts.plan_faults, facts.ran_back, facts.lost, facts.untested) == ([], [], [], [])
         assert (facts.n_c_divergent, facts.confirm_wanted, facts.n_void_passes) == (0, 0, 0)
-        assert facts.isolation.foreign_bodies == 0
+        n_answers = sum(isinstance(r, Trial) and r.key.arm is not Arm.WARMUP for r in records)
+        assert astuple(facts.isolation) == (n_answers, 0, 0, 0, 0, 0, 0, 0)
+        assert (facts.n_co_batched_divergent, facts.confirm_done) == (0, 0)
+        assert (facts.confirm_divergent, facts.control.companions_divergent) == (0, 0)
 
 
 # The header.
@@ -429,6 +432,25 @@ def test_warm_up_trials_are_counted_and_otherwise_left_alone() -> None:
     assert measure(gone).lost == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "counted"),
+    [
+        ({"cache_n": None}, (1, 0, 0, 0, 0, 0)),
+        ({"cache_n": 2}, (0, 1, 0, 0, 0, 0)),
+        ({"truncated": None}, (0, 0, 1, 0, 0, 0)),
+        ({"truncated": True}, (0, 0, 0, 1, 0, 0)),
+        ({"draft_n": 3}, (0, 0, 0, 0, 1, 0)),
+        ({"prompt_tokens": None}, (0, 0, 0, 0, 0, 1)),
+    ],
+)
+def test_isolation_counts_what_an_answer_says(
+    changes: dict[str, object], counted: tuple[int, ...]
+) -> None:
+    two = on_trials(lambda t: t.key.arm is Arm.B and t.key.item < 2, with_result(**changes))
+    isolation = measure(two(RECORDS)).isolation
+    assert astuple(isolation)[1:-1] == tuple(2 * n for n in counted)
+
+
 def test_isolation_counts_each_foreign_body() -> None:
     changed = on_trials(in_arm(Arm.C, 0), lambda t: replace(t, request_sha256="0" * 64))(RECORDS)
     sent = sum(isinstance(r, Trial) and in_arm(Arm.C, 0)(r) for r in RECORDS)
@@ -749,6 +771,7 @@ def test_an_item_of_one_side_alone_differs_only_in_a_run_that_is_complete() -> N
     facts = measure(records)
     assert facts.pairs["AC"].only_x == ("i1",)
     assert facts.untested == ["i1"]
+    assert astuple(facts.items[1]) == (0, 0, 0, 0, None, 0, 0, 0, 0, 0.0, 0, 0, 0)
     stopped = on_kind(Footer, lambda f: replace(f, ended="stopped"))(records)
     assert measure(stopped).pairs["AC"].only_x == ()
     assert measure(records[:-1]).pairs["AC"].only_x == ()
