@@ -42,7 +42,8 @@ def tracked(
     sharing: Sharing | None = None,
     counters: Counters = START,
 ) -> PassTracker:
-    return PassTracker(PassStart(arm, 0, 0, schedule, counters), layout, sharing)
+    own = Sharing.ANY_LANE if layout.kv_unified else Sharing.NEIGHBOURS
+    return PassTracker(PassStart(arm, 0, 0, schedule, counters), layout, sharing or own)
 
 
 def trial(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.decode_witness import DecodeTally, Sent, TaskTally
 from batch_invariance.invariance_diff.digest import digest_of
-from batch_invariance.invariance_diff.endpoint import Sharing
+from batch_invariance.invariance_diff.endpoint import Sharing, sharing
 from batch_invariance.invariance_diff.gauge import GaugeReading, Poll, proves_company, read_gauge
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.overlap import (
@@ -22,6 +22,7 @@ from batch_invariance.invariance_diff.overlap import (
 from batch_invariance.invariance_diff.records import (
     Counters,
     DecodeRuns,
+    Header,
     PassEnd,
     PassStart,
     WaveEnd,
@@ -98,10 +99,9 @@ class Member:
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(self, start: PassStart, layout: Layout, sharing: Sharing | None = None) -> None:
+    def __init__(self, start: PassStart, layout: Layout, sharing: Sharing) -> None:
         self.start = start
-        own = Sharing.ANY_LANE if layout.kv_unified else Sharing.NEIGHBOURS
-        self._sharing = own if sharing is None else sharing
+        self._sharing = sharing
         self._polls: list[Poll] = []
         self._log = DecodeTally(layout)
         self._matched: dict[tuple[int, int], TaskTally] = {}
@@ -324,6 +324,17 @@ class PassTracker:
         else:
             pairs = overlapping_pairs(self._intervals)
         return digest_of(sorted(pairs)) if pairs else None
+
+
+def tracker_of(start: PassStart, header: Header) -> PassTracker:
+    """The tracker of a pass of the run that has this header."""
+    cell, endpoint, dialect = header.cell, header.endpoint, header.plan.sampling.dialect
+    # A build without the flag for it is taken to split, which shares less.
+    layout = Layout(cell.kv_unified is True, cell.n_ubatch)
+    if endpoint is not None and dialect is not None:
+        return PassTracker(start, layout, sharing(endpoint.engine, dialect))
+    own = Sharing.ANY_LANE if layout.kv_unified else Sharing.NEIGHBOURS
+    return PassTracker(start, layout, own)
 
 
 def _gauge_fault(
