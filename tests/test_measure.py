@@ -40,18 +40,22 @@ from core_fixtures import (
     Ideal,
     Records,
     a_completion,
+    at_end_of,
     confirmed,
     encode,
     first,
     in_arm,
     lost,
+    measured,
     on_cell,
     on_header,
     on_kind,
     on_plan,
     on_trials,
     pass_span,
+    recertify,
     recount,
+    shift_decodes,
     then,
     with_result,
     with_scored,
@@ -479,6 +483,14 @@ def test_isolation_knows_the_planted_body_only_where_it_was_planned(
     change: Change, foreign: int
 ) -> None:
     assert measure(change(RECORDS)).isolation.foreign_bodies == foreign
+
+
+@pytest.mark.parametrize("arm", [Arm.A, Arm.A2, Arm.A3, Arm.B, Arm.CONFIRM])
+def test_isolation_of_a_serial_arm_is_broken_by_a_pass_that_is_shared(arm: Arm) -> None:
+    records = FOREIGN if arm is Arm.A3 else confirmed((1, 0))(RECORDS)
+    faults = measured(recertify(shift_decodes(at_end_of(arm, 0, -1))(records)), "isolation")
+    assert f"arm {arm.value} pass 0 shared 1 " in faults
+    assert "shared" not in measured(recertify(records), "isolation")
 
 
 def test_isolation_of_a_confirm_trial_takes_no_planted_body() -> None:
