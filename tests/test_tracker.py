@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.digest import digest_of
-from batch_invariance.invariance_diff.endpoint import Sharing
+from batch_invariance.invariance_diff.endpoint import Engine, Sharing
 from batch_invariance.invariance_diff.gauge import Poll
 from batch_invariance.invariance_diff.model import Arm, Failure, FailureKind, Trial, TrialKey
 from batch_invariance.invariance_diff.records import (
     Counters,
     DecodeRuns,
+    Header,
     PassEnd,
     PassStart,
+    Record,
     SlotSamples,
     WaveEnd,
 )
 from batch_invariance.invariance_diff.schedule import (
+    DispatchKind,
     PassSchedule,
     pinned_pass,
     saturated_pass,
     wave_pass,
 )
-from batch_invariance.invariance_diff.tracker import PassFacts, PassTracker
+from batch_invariance.invariance_diff.tracker import PassFacts, PassTracker, tracker_of
 from batch_invariance.invariance_diff.ubatch import Layout
-from core_fixtures import NO_LOG, a_completion, a_trial
+from core_fixtures import NO_LOG, Ideal, a_completion, a_trial
+from endpoint_ideal import DIALECT, IdealEndpoint
 
 SPLIT, UNIFIED = Layout(False, 512), Layout(True, 512)
 START = Counters(100, 1000, 5000, 10)
@@ -77,7 +82,7 @@ def wave_of(
     """One wave, item n in lane n or in those named; `decodes` passes by the server's counter."""
     lanes = range(len(tokens)) if lanes is None else lanes
     schedule = PassSchedule(
-        kind=wave_pass([0], 1).kind,
+        kind=DispatchKind.WAVES,
         lanes=max(lanes) + 1,
         groups=(tuple(range(len(tokens))),),
         pinned=tuple(lanes),
@@ -261,6 +266,45 @@ def test_members_share_as_the_server_is_known_to(sharing: Sharing | None, first:
     assert members(apart) == {0: (4, first), 1: (4, first)}
     untold = wave_of([4, 4], 4, layout=UNIFIED, sharing=Sharing.UNTOLD)
     assert members(untold) == {0: (4, 0), 1: (4, 0)}
+
+
+OWN, FOREIGN = Ideal([4] * 4).records()[0], IdealEndpoint([4] * 4).records()[0]
+
+
+def _header(described: Record, engine: Engine, dialect: bool, **cell: object) -> Header:
+    assert isinstance(described, Header)
+    sampling = replace(described.plan.sampling, dialect=DIALECT if dialect else None)
+    endpoint = described.endpoint
+    return replace(
+        described,
+        endpoint=None if endpoint is None else replace(endpoint, engine=engine),
+        plan=replace(described.plan, sampling=sampling),
+        cell=replace(described.cell, **cell),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "beside", "apart"),
+    [
+        (_header(OWN, Engine.VLLM, False, kv_unified=True), 4, 4),
+        (_header(OWN, Engine.VLLM, False, kv_unified=False), 4, 0),
+        (_header(OWN, Engine.VLLM, False, kv_unified=None), 4, 0),
+        (_header(FOREIGN, Engine.VLLM, True, kv_unified=False), 4, 4),
+        (_header(FOREIGN, Engine.LLAMA_CPP, True, kv_unified=True), 0, 0),
+        # Half a description is none.
+        (_header(OWN, Engine.VLLM, True, kv_unified=False), 4, 0),
+        (_header(FOREIGN, Engine.VLLM, False, kv_unified=False), 4, 0),
+    ],
+)
+def test_members_share_as_the_header_says(header: Header, beside: int, apart: int) -> None:
+    """Of four tokens in four passes, with a neighbour and with a gap between the lanes."""
+    for lanes, shared in (((0, 1), beside), ((0, 2), apart)):
+        schedule = PassSchedule(DispatchKind.WAVES, 3, ((0, 1),), lanes)
+        tracker = tracker_of(PassStart(Arm.C, 0, 0, schedule, START), header)
+        for item, lane in enumerate(lanes):
+            tracker.add(trial(item, lane, 4, wave=0))
+        tracker.end_wave(WaveEnd(Arm.C, 0, 0, after(4)))
+        assert members(tracker) == {0: (4, shared), 1: (4, shared)}
 
 
 def test_members_of_waves_one_after_the_other() -> None:
