@@ -48,6 +48,8 @@ def test_a_log_of_two_tasks_is_added_up() -> None:
     found = tasks(tally, sent(0, 7), sent(1, 6, 30))
     assert found[0] == TaskTally(0, 7, 7, 1, 40, 4, {1: 2, 2: 4}, {8}, decode_met_prompt=True)
     assert found[1] == TaskTally(1, 8, 6, 1, 30, 4, {2: 3, 1: 2}, {7}, prompt_met_decode=True)
+    met = [(t.prompt_met_decode, t.prompt_met_prompt, t.decode_met_prompt) for t in found.values()]
+    assert met == [(False, False, True), (True, False, False)]
 
 
 def test_one_task_alone_meets_nobody() -> None:

@@ -253,6 +253,27 @@ def test_the_rate_is_over_the_judged_lifetimes() -> None:
     assert clean.rate_upper_bound_95 == exact_zero_bound(2, 0.95)
 
 
+@pytest.mark.parametrize(
+    ("seen", "every_one"),
+    [
+        ((None,), True),
+        ((None, True), True),
+        ((False, True, True), True),
+        ((None, False), False),
+        ((None, None), False),
+        ((True, False, True), False),
+        ((None, True, False), False),
+    ],
+)
+def test_lifetimes_bound_the_rate_only_where_every_restart_between_them_was_seen(
+    seen: tuple[bool | None, ...], every_one: bool
+) -> None:
+    rate = lifetime_rate([Lived(SAME, "a", one) for one in seen])
+    assert rate.all_restarts_seen is every_one
+    assert rate.rate_upper_bound_95 == (exact_zero_bound(len(seen), 0.95) if every_one else None)
+    assert (rate.n_judged, rate.n_diverged, rate.rate) == (len(seen), 0, 0.0)
+
+
 def test_an_item_whose_serial_answer_differs_between_lifetimes_is_counted() -> None:
     own = recertify(Ideal([8] * 8, n=2).records())
     rate = lifetime_rate([Lived(own, "own", None), *[Lived(c, "x", True) for c in (SAME, OTHER_A)]])

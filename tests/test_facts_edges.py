@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from batch_invariance.invariance_diff.arm_c import answered_tokens
+from batch_invariance.invariance_diff.arm_c import ArmC, answered_tokens
+from batch_invariance.invariance_diff.comparisons import Comparisons
+from batch_invariance.invariance_diff.decode_witness import Sent
+from batch_invariance.invariance_diff.facts import Facts, ItemFacts
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import (
     Arm,
@@ -20,7 +23,11 @@ from batch_invariance.invariance_diff.model import (
     Trial,
 )
 from batch_invariance.invariance_diff.packed import pack_ids, unpack_ids
-from batch_invariance.invariance_diff.records import PassStart
+from batch_invariance.invariance_diff.proof import DECODE_COUNT
+from batch_invariance.invariance_diff.records import Header, PassStart
+from batch_invariance.invariance_diff.schedule import saturated_pass
+from batch_invariance.invariance_diff.schedule_space import SpaceTally
+from batch_invariance.invariance_diff.tracker import NO_COUNTERS, Member, tracker_of
 from core_fixtures import (
     Ideal,
     Records,
@@ -92,6 +99,36 @@ def test_divergent_scores_in_proved_batches_are_counted() -> None:
     assert measure(with_log(ideal())).n_co_batched_divergent == 0
     tokens_only = on_trials(in_arm(Arm.C, 0), with_result(text="other"))
     assert measure(with_log(tokens_only(ideal()))).n_co_batched_divergent == 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "best"),
+    [
+        ([(4, 4), (6, 4)], (4, 4)),
+        ([(6, 4), (4, 4)], (6, 4)),
+        ([(9, 2), (4, 3)], (4, 3)),
+        ([(4, 3), (9, 2)], (4, 3)),
+        ([(4, None), (5, 1), (6, None)], (5, 1)),
+        ([(4, 0), (5, None)], (0, 0)),
+    ],
+)
+def test_an_item_is_shown_by_the_first_trial_that_shared_most(
+    shares: list[tuple[int, int | None]], best: tuple[int, int]
+) -> None:
+    """Each (own passes, shared ones) in a pass of its own."""
+    header = ideal()[0]
+    assert isinstance(header, Header)
+    facts = Facts(header, SpaceTally(10), items=[ItemFacts() for _ in range(10)])
+    arm = ArmC(facts, Comparisons(header.workset.items))
+    for index, (own, shared) in enumerate(shares):
+        start = PassStart(Arm.C, index, 0, saturated_pass([ITEM], 3), NO_COUNTERS)
+        tracker = tracker_of(start, header)
+        tracker.members = [Member(Sent(ITEM, 0, 0, 1.0, own, 40), own, shared)]
+        arm.close(tracker)
+    item = facts.items[ITEM]
+    assert (item.own, item.shared) == best
+    assert item.witness == (DECODE_COUNT if best[1] else None)
+    assert facts.space.n_passes == len(shares)
 
 
 def test_nothing_shared_has_no_witness() -> None:

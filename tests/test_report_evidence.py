@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from batch_invariance.invariance_diff.digest import sha256_hex
+from batch_invariance.invariance_diff.endpoint import Engine
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial, TrialKey
-from batch_invariance.invariance_diff.records import PassEnd, PassStart, Record, Resumed
+from batch_invariance.invariance_diff.records import Header, PassEnd, PassStart, Record, Resumed
 from batch_invariance.invariance_diff.report_evidence import RunCollector, RunView
 from core_fixtures import Ideal, Records, in_arm, trial_of
+from endpoint_ideal import IdealEndpoint
 
 LENGTH = 24
 WANTED = TrialKey(Arm.C, 1, 3)
@@ -46,6 +50,21 @@ def test_shares_of_a_wave_are_those_of_the_certificate() -> None:
     assert all(span.own == LENGTH and span.co_batched for span in waves)
     serial = [one for one in collected(records()).passes if one.arm is Arm.A]
     assert all(span.shared is None for one in serial for span in one.spans)
+
+
+@pytest.mark.parametrize(("engine", "all_shared"), [(Engine.VLLM, True), (Engine.LLAMA_CPP, False)])
+def test_shares_on_a_strangers_server_are_those_of_the_certificate(
+    engine: Engine, all_shared: bool
+) -> None:
+    """Behind an interface that names no slots llama.cpp does not tell who shared with whom."""
+    made = IdealEndpoint([LENGTH] * 8, passes=1).records()
+    header = made[0]
+    assert isinstance(header, Header)
+    assert header.endpoint is not None
+    endpoint = replace(header.endpoint, engine=engine)
+    view = collected((replace(header, endpoint=endpoint), *made[1:]))
+    waves = [span for one in view.passes if one.arm is Arm.C for span in one.spans]
+    assert {span.co_batched for span in waves} == {all_shared}
 
 
 def test_only_wanted_answers_are_kept() -> None:

@@ -42,7 +42,7 @@ ENUMS = {
     "Outcome": ("PASS", "FAIL", "UNKNOWN", "NOT_APPLICABLE"),
     "Source": ("LIVE", "CANARY", "MOCK", "ENDPOINT"),
     "Status": ("GREEN", "GREEN_WITH_CAVEAT", "GREEN_UNVERIFIED", "FAILED"),
-    "Arm": ("A", "A2", "B", "C", "P", "CONFIRM", "WARMUP"),
+    "Arm": ("A", "A2", "A3", "B", "C", "P", "CONFIRM", "WARMUP"),
     "DispatchKind": ("SERIAL", "WAVES", "SATURATE"),
     "Ordering": ("SEEDED", "BY_LENGTH", "LISTED"),
 }

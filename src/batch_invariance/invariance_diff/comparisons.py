@@ -1,4 +1,4 @@
-"""The comparisons of a run: arms A, A2 and B are kept, one trial per item, and C runs past them."""
+"""The comparisons of a run: arms A and B are kept, one trial per item, and the others run past."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Comparisons:
 
     def __init__(self, items: tuple[Item, ...], pairs: Mapping[str, Arm] = PAIRS) -> None:
         self._arms = pairs
-        self._kept: dict[Arm, dict[int, Trial]] = {Arm.A: {}, Arm.A2: {}, Arm.A3: {}, Arm.B: {}}
+        self._kept: dict[Arm, dict[int, Trial]] = {Arm.A: {}, Arm.B: {}}
         # The certificate has the report of every pair, if only to say that nothing was compared.
         self._pairs = {name: PairAccumulator(name, items) for name in (*PAIRS, *pairs)}
         self._seen: dict[str, set[int]] = {name: set() for name in pairs}
@@ -40,9 +40,9 @@ class Comparisons:
         """Takes a trial of A2 (pair AA), A3 (AA3) or B (AB)."""
         item = trial.key.item
         diff = self._compare(pair, trial)
-        repeated = diff is not None and diff is self._repeat_diffs.get(item)
-        kept = self._kept[Arm.A][item] if repeated else trial
-        self._kept[trial.key.arm].setdefault(item, kept)
+        if trial.key.arm is Arm.B:
+            repeated = diff is not None and diff is self._repeat_diffs.get(item)
+            self._kept[Arm.B].setdefault(item, self._kept[Arm.A][item] if repeated else trial)
 
     def add_c(self, trial: Trial) -> tuple[TrialDiff | None, tuple[str, ...]]:
         """Takes a trial of arm C: its difference from A (None where there is none to compare),

@@ -106,8 +106,7 @@ class DecodeTally:
                 tally = self._tasks[(lane, task)] = TaskTally(lane, task)
             tally.steps += n
             tally.shared += n * (shape.shares[lane] > 1)
-            if len(tasks) > 1:
-                tally.companions.update(t for other, t, _ in tasks if other != lane)
+            tally.companions.update(t for other, t, _ in tasks if other != lane)
             if size:
                 tally.prompt_steps += n
                 known = tally.prompt_tokens is not None and size != UNKNOWN_SIZE

@@ -15,7 +15,6 @@ from batch_invariance.invariance_diff.codec import shown
 from batch_invariance.invariance_diff.comparisons import OF_ENDPOINT, PAIRS, Comparisons
 from batch_invariance.invariance_diff.control import planted_body
 from batch_invariance.invariance_diff.diff import margins
-from batch_invariance.invariance_diff.endpoint import sharing
 from batch_invariance.invariance_diff.facts import (
     PLANNED_ARMS,
     Facts,
@@ -54,8 +53,8 @@ from batch_invariance.invariance_diff.tracker import (
     PassTracker,
     latest,
     ran_back,
+    tracker_of,
 )
-from batch_invariance.invariance_diff.ubatch import Layout
 from batch_invariance.invariance_diff.workset import items_sha256
 
 
@@ -67,19 +66,11 @@ class Fold:
         self._items = items
         self._facts = Facts(header, SpaceTally(len(items)), items=[ItemFacts() for _ in items])
         self._bodies = [build_body(item, header.plan.sampling).sha256 for item in items]
-        endpoint = header.endpoint
-        self._compared = Comparisons(items, PAIRS if endpoint is None else OF_ENDPOINT)
+        self._compared = Comparisons(items, PAIRS if header.endpoint is None else OF_ENDPOINT)
         self._open: PassTracker | None = None
         self._counters = NO_COUNTERS
         self._alone: dict[int, float] = {}
         self._arm_c = ArmC(self._facts, self._compared)
-        cell = header.cell
-        # A build without the flag for it is taken to split, which shares less.
-        self._layout = Layout(cell.kv_unified is True, cell.n_ubatch)
-        dialect = header.plan.sampling.dialect
-        self._sharing = (
-            None if endpoint is None or dialect is None else sharing(endpoint.engine, dialect)
-        )
         self._plans = {(p.arm, p.pass_index): p for p in header.plan.passes}
         self._done: set[tuple[Arm, int]] = set()
         self._confirmed: set[tuple[int, int]] = set()
@@ -179,7 +170,7 @@ class Fold:
                 plan, self._facts.header, self._lengths()
             ):
                 self._facts.plan_faults.append(f"{name} ran another schedule than planned")
-        self._open = PassTracker(record, self._layout, self._sharing)
+        self._open = tracker_of(record, self._facts.header)
 
     def _lengths(self) -> list[int]:
         return [answered_tokens(self._compared.of_a(i)) for i in self._all_items]
@@ -297,7 +288,6 @@ class Fold:
         if self._open is None:
             return
         start = self._open.start
-        self._open.finish(None)
         if start.arm is Arm.C:
             self._arm_c.void(self._open)
         self._done.discard((start.arm, start.pass_index))
@@ -338,7 +328,7 @@ class Fold:
 
     def _note_margins(self, item: int, trial: Trial | None) -> None:
         result, n = trial.result if trial is not None else None, self._facts.items[item].n_positions
-        if isinstance(result, Completion) and n:
+        if isinstance(result, Completion):
             self._facts.margins.add_all(margins(result, n))
 
 

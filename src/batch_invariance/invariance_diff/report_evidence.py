@@ -24,8 +24,7 @@ from batch_invariance.invariance_diff.records import (
     WaveEnd,
 )
 from batch_invariance.invariance_diff.schedule import DispatchKind
-from batch_invariance.invariance_diff.tracker import PassTracker
-from batch_invariance.invariance_diff.ubatch import Layout
+from batch_invariance.invariance_diff.tracker import PassTracker, tracker_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +129,7 @@ class RunCollector:
     def _open(self, start: PassStart) -> None:
         self._start = start
         if start.arm is Arm.C and self._header is not None:
-            cell = self._header.cell
-            self._tracker = PassTracker(start, Layout(cell.kv_unified is True, cell.n_ubatch))
+            self._tracker = tracker_of(start, self._header)
 
     def _trial(self, trial: Trial) -> None:
         key, result = trial.key, trial.result

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.decode_witness import DecodeTally, Sent, TaskTally
 from batch_invariance.invariance_diff.digest import digest_of
-from batch_invariance.invariance_diff.endpoint import Sharing
+from batch_invariance.invariance_diff.endpoint import Sharing, sharing
 from batch_invariance.invariance_diff.gauge import GaugeReading, Poll, proves_company, read_gauge
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial
 from batch_invariance.invariance_diff.overlap import (
@@ -22,6 +22,7 @@ from batch_invariance.invariance_diff.overlap import (
 from batch_invariance.invariance_diff.records import (
     Counters,
     DecodeRuns,
+    Header,
     PassEnd,
     PassStart,
     WaveEnd,
@@ -98,10 +99,9 @@ class Member:
 class PassTracker:
     """Holds one open pass. Memory is linear in the pass, and freed with it."""
 
-    def __init__(self, start: PassStart, layout: Layout, sharing: Sharing | None = None) -> None:
+    def __init__(self, start: PassStart, layout: Layout, sharing: Sharing) -> None:
         self.start = start
-        own = Sharing.ANY_LANE if layout.kv_unified else Sharing.NEIGHBOURS
-        self._sharing = own if sharing is None else sharing
+        self._sharing = sharing
         self._polls: list[Poll] = []
         self._log = DecodeTally(layout)
         self._matched: dict[tuple[int, int], TaskTally] = {}
@@ -123,8 +123,8 @@ class PassTracker:
         self._last = start.counters
         self._peak: int | None = None
 
-    def add(self, trial: Trial) -> bool:
-        """Counts a trial; False where the schedule has no such trial (any more)."""
+    def add(self, trial: Trial) -> None:
+        """Counts a trial; it is unexpected where the schedule has no such trial (any more)."""
         key = (trial.key.item, trial.key.occurrence)
         entry = self._expected.pop(key, None)
         planned = (
@@ -152,7 +152,6 @@ class PassTracker:
         else:
             self._lost += 1
             self._tokens_known = False
-        return planned
 
     def add_runs(self, record: DecodeRuns) -> None:
         """Takes forward passes from the server's log. Raises EvidenceError for impossible ones."""
@@ -181,9 +180,8 @@ class PassTracker:
             peak = batch_peak([own for _, own in counted], decodes)
             self._peak = max(self._peak or 0, peak)
         by_lane = {trial.lane: own for trial, own in counted}
-        ordered = sorted(by_lane.values(), reverse=True)
         for trial, own in counted:
-            others = self._sharers(trial.lane, own, by_lane, ordered)
+            others = self._sharers(trial.lane, by_lane)
             shared = None if decodes is None else shared_decodes(own, others, decodes)
             self.members.append(Member(trial, own, shared))
 
@@ -192,20 +190,18 @@ class PassTracker:
         """Tokens in the largest forward pass, by the server's log."""
         return self._log.most_rows
 
-    def _sharers(
-        self, lane: int, own: int, by_lane: dict[int, int], ordered: list[int]
-    ) -> list[int]:
+    def _sharers(self, lane: int, by_lane: dict[int, int]) -> list[int]:
         """Tokens of the companions whose presence in a pass means the same matrix products.
 
         Under split KV llama.cpp cuts a pass into runs of neighbouring sequences (`split_equal` with
         `sequential`), so only a neighbouring lane is sure to be in the same piece; under unified KV
-        any lane is, and the longest of them bounds best.
+        any lane is.
         """
         if self._sharing is Sharing.UNTOLD:
             return []
         if self._sharing is Sharing.NEIGHBOURS:
             return [by_lane[n] for n in (lane - 1, lane + 1) if n in by_lane]
-        return ordered[1:2] if own == ordered[0] else ordered[:1]
+        return [own for other, own in by_lane.items() if other != lane]
 
     def companions(self, items: set[int]) -> dict[tuple[int, int], set[int]]:
         """For each (item, occurrence) of `items`: the other items that it met.
@@ -328,6 +324,17 @@ class PassTracker:
         else:
             pairs = overlapping_pairs(self._intervals)
         return digest_of(sorted(pairs)) if pairs else None
+
+
+def tracker_of(start: PassStart, header: Header) -> PassTracker:
+    """The tracker of a pass of the run that has this header."""
+    cell, endpoint, dialect = header.cell, header.endpoint, header.plan.sampling.dialect
+    # A build without the flag for it is taken to split, which shares less.
+    layout = Layout(cell.kv_unified is True, cell.n_ubatch)
+    if endpoint is not None and dialect is not None:
+        return PassTracker(start, layout, sharing(endpoint.engine, dialect))
+    own = Sharing.ANY_LANE if layout.kv_unified else Sharing.NEIGHBOURS
+    return PassTracker(start, layout, own)
 
 
 def _gauge_fault(
