@@ -228,7 +228,7 @@ def test_the_script_is_one_for_any_posix_shell(shape: CaseShape, kind: Divergenc
     )
     assert (checked.returncode, checked.stderr) == (0, b"")
     assert "@" not in script.replace('"$@"', "").replace('"@$1"', "").replace("@requests/", "")
-    assert "export GGML_X='a b'" in script
+    assert "export 'GGML_X=a b'" in script
     assert SECRET not in script
 
 
@@ -247,6 +247,15 @@ def test_a_flag_of_the_users_is_quoted_in_the_script() -> None:
     checked = subprocess.run(["sh", "-n"], input=script.encode(), check=False, timeout=60)
     assert checked.returncode == 0
     assert "'x'\"'\"'; rm -rf / #@SLOTS@'" in script
+
+
+def test_a_variables_name_is_no_command_in_the_script(tmp_path: Path) -> None:
+    case = a_case()
+    name = f"X=1; touch {tmp_path / 'done'}; Y"
+    odd = replace(case, cell=replace(case.cell, environment={name: "1"}))
+    line = next(one for one in case_script(odd).splitlines() if "touch" in one)
+    subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_launch_is_told_without_this_machine() -> None:
