@@ -31,13 +31,13 @@ from batch_invariance.invariance_diff.case_judge import (
     wanted_of,
 )
 from batch_invariance.invariance_diff.case_launch import portable_words, with_slots
-from batch_invariance.invariance_diff.case_origin import ItemStarts, Start, choose
+from batch_invariance.invariance_diff.case_origin import ItemStarts, Start, choose, find_starts
 from batch_invariance.invariance_diff.case_removal import removed
-from batch_invariance.invariance_diff.model import FailureKind, Message, Trial
+from batch_invariance.invariance_diff.model import Arm, FailureKind, Message, Trial
 from batch_invariance.invariance_diff.packed import pack_floats
 from batch_invariance.invariance_diff.schedule import DispatchKind
 from case_fixtures import OTHER, SECRET, a_case, answer
-from core_fixtures import a_completion, a_trial, lost
+from core_fixtures import Ideal, a_completion, a_trial, lost, with_result
 
 LOST = lost(FailureKind.TIMEOUT)(answer())
 
@@ -247,6 +247,13 @@ def test_a_flag_of_the_users_is_quoted_in_the_script() -> None:
     checked = subprocess.run(["sh", "-n"], input=script.encode(), check=False, timeout=60)
     assert checked.returncode == 0
     assert "'x'\"'\"'; rm -rf / #@SLOTS@'" in script
+
+
+def test_a_start_is_held_against_the_answer_of_a_pass_that_ran_again() -> None:
+    header, *rest = Ideal([24] * 8).records()
+    first = next(r for r in rest if isinstance(r, Trial) and r.key.arm is Arm.A)
+    cut_off = with_result(text="cut off", token_ids=None)(first)
+    assert find_starts([header, cut_off, *rest]) == []
 
 
 def test_a_variables_name_is_no_command_in_the_script(tmp_path: Path) -> None:
