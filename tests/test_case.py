@@ -31,13 +31,13 @@ from batch_invariance.invariance_diff.case_judge import (
     wanted_of,
 )
 from batch_invariance.invariance_diff.case_launch import portable_words, with_slots
-from batch_invariance.invariance_diff.case_origin import ItemStarts, Start, choose
+from batch_invariance.invariance_diff.case_origin import ItemStarts, Start, choose, find_starts
 from batch_invariance.invariance_diff.case_removal import removed
-from batch_invariance.invariance_diff.model import FailureKind, Message, Trial
+from batch_invariance.invariance_diff.model import Arm, FailureKind, Message, Trial
 from batch_invariance.invariance_diff.packed import pack_floats
 from batch_invariance.invariance_diff.schedule import DispatchKind
 from case_fixtures import OTHER, SECRET, a_case, answer
-from core_fixtures import a_completion, a_trial, lost
+from core_fixtures import Ideal, a_completion, a_trial, lost, with_result
 
 LOST = lost(FailureKind.TIMEOUT)(answer())
 
@@ -228,7 +228,7 @@ def test_the_script_is_one_for_any_posix_shell(shape: CaseShape, kind: Divergenc
     )
     assert (checked.returncode, checked.stderr) == (0, b"")
     assert "@" not in script.replace('"$@"', "").replace('"@$1"', "").replace("@requests/", "")
-    assert "export GGML_X='a b'" in script
+    assert "export 'GGML_X=a b'" in script
     assert SECRET not in script
 
 
@@ -247,6 +247,22 @@ def test_a_flag_of_the_users_is_quoted_in_the_script() -> None:
     checked = subprocess.run(["sh", "-n"], input=script.encode(), check=False, timeout=60)
     assert checked.returncode == 0
     assert "'x'\"'\"'; rm -rf / #@SLOTS@'" in script
+
+
+def test_a_start_is_held_against_the_answer_of_a_pass_that_ran_again() -> None:
+    header, *rest = Ideal([24] * 8).records()
+    first = next(r for r in rest if isinstance(r, Trial) and r.key.arm is Arm.A)
+    cut_off = with_result(text="cut off", token_ids=None)(first)
+    assert find_starts([header, cut_off, *rest]) == []
+
+
+def test_a_variables_name_is_no_command_in_the_script(tmp_path: Path) -> None:
+    case = a_case()
+    name = f"X=1; touch {tmp_path / 'done'}; Y"
+    odd = replace(case, cell=replace(case.cell, environment={name: "1"}))
+    line = next(one for one in case_script(odd).splitlines() if "touch" in one)
+    subprocess.run(["sh", "-c", line], capture_output=True, check=False, timeout=60)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_launch_is_told_without_this_machine() -> None:

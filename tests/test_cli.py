@@ -273,6 +273,27 @@ def test_the_version_and_the_module_entry_point() -> None:
     assert done.stdout == outcome.stdout == f"batch-invariance {batch_invariance.__version__}\n"
 
 
+def test_an_output_that_is_full_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "batch_invariance", "canary", "-o", tmp_path / "toy.gguf"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            command,
+            env={"PYTHONPATH": SOURCE},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (1, "batch-invariance: No space left on device\n")
+
+
+def test_an_output_that_is_closed_costs_nothing(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "batch_invariance", "canary", "-o", str(tmp_path / "toy.gguf")]
+    command = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *words]
+    assert subprocess.run(command, env={"PYTHONPATH": SOURCE}, check=False).returncode == 0
+    assert (tmp_path / "toy.gguf").is_file()
+
+
 def test_help_explains_every_exit_code() -> None:
     text = cli("--help").stdout
     for code in ("0 ", "1 ", "2 ", "3 ", "129, 130, 143"):

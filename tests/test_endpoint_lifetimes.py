@@ -43,6 +43,10 @@ def test_each_lifetime_has_its_certificate_and_all_have_a_rate(
     for one in rate["lifetimes"]:
         assert main(["verify-cert", str(tmp_path / "out" / one["certificate"])]) == 3
     said = capsys.readouterr().out
+    assert main(["list", str(tmp_path / "out"), "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [Path(file).name for file in listed["left_out"]] == ["lifetimes.json"]
+    assert [cell["verdict"] for cell in listed["cells"]] == ["GREEN", "GREEN"]
     assert "0 of 2 judged lifetimes diverged" in said
     assert said.count("borne out by its evidence") == 2
 

@@ -248,7 +248,7 @@ def test_the_rate_is_over_the_judged_lifetimes() -> None:
     rate = lifetime_rate([Lived(c, f"{i}.json", None) for i, c in enumerate(lived)])
     assert (rate.n, rate.n_judged, rate.n_diverged, rate.rate) == (5, 4, 1, 0.25)
     assert rate.rate_upper_bound_95 is None
-    assert (rate.model, rate.dispatch_n, rate.n_reference_changed) == (SAME.model, 4, 0)
+    assert (rate.endpoint_model, rate.concurrency, rate.n_reference_changed) == (SAME.model, 4, 0)
     clean = lifetime_rate([Lived(SAME, "a", None), Lived(SAME, "b", True)])
     assert clean.rate_upper_bound_95 == exact_zero_bound(2, 0.95)
 
@@ -277,6 +277,6 @@ def test_lifetimes_bound_the_rate_only_where_every_restart_between_them_was_seen
 def test_an_item_whose_serial_answer_differs_between_lifetimes_is_counted() -> None:
     own = recertify(Ideal([8] * 8, n=2).records())
     rate = lifetime_rate([Lived(own, "own", None), *[Lived(c, "x", True) for c in (SAME, OTHER_A)]])
-    assert (rate.model, rate.dispatch_n) == (own.model, own.dispatch_n)
+    assert (rate.endpoint_model, rate.concurrency) == (own.model, own.dispatch_n)
     pair = lifetime_rate([Lived(SAME, "a", None), Lived(OTHER_A, "b", True)])
     assert pair.n_reference_changed == 1

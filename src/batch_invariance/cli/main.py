@@ -89,16 +89,24 @@ def main(argv: Sequence[str]) -> int:
             Speaker(sys.stdout).say(json.dumps(report) + "\n")
         return error.exit_code
     except OSError as error:
-        if error.errno not in (errno.EPIPE, errno.EIO):
-            raise
-        # The pipe or the terminal of our output has gone; there is nobody left to tell. What is
+        # The pipe or terminal of our output may have gone, and then nobody is left to tell. What is
         # still buffered goes nowhere, or the interpreter's own end would fail at it.
+        gone = error.errno in (errno.EPIPE, errno.EIO)
+        if not gone:
+            place = "" if error.filename is None else f"{error.filename}: "
+            text = printable(f"{place}{error.strerror or error}")
+            Speaker(sys.stderr).say(f"batch-invariance: {text}\n")
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.stderr.close()
+        if gone:
+            sys.stderr.close()
         return 1
 
 
 def entry_point() -> None:
     """The console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # The caller has closed it, as `>&-` does.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
     sys.exit(main(sys.argv[1:]))

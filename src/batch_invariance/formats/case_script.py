@@ -119,7 +119,8 @@ def case_script(case: Case) -> str:
     logprobs = case.expected.kind is DivergenceKind.LOGPROB
     flags = shlex.join(case.ran.words)
     environment = "".join(
-        f"    export {name}={shlex.quote(value)}\n" for name, value in case.cell.environment.items()
+        f"    export {shlex.quote(f'{name}={value}')}\n"
+        for name, value in case.cell.environment.items()
     )
     values = {
         "TRIES": str(max(case.rate.n, attempts_to_see(case.rate.cautious))),

@@ -120,7 +120,8 @@ class _Reader:
             self._open = _Pass(record) if record.arm is Arm.C else None
         elif isinstance(record, Trial):
             if record.key.arm is Arm.A:
-                self._alone.setdefault(record.key.item, record)
+                # A pass that was interrupted runs again whole: its last answer counts.
+                self._alone[record.key.item] = record
             elif record.key.arm is Arm.C and self._open is not None:
                 self._trial(record, self._open)
 

@@ -34,10 +34,11 @@ class LifetimeRate:
     """The lifetime rate: `n_diverged` of `n_judged` lifetimes diverged. Where none did,
     `rate_upper_bound_95` bounds it (Clopper and Pearson, zero events), but not where some restart
     was not seen: what may be one lifetime does not count as two.
-    `n_reference_changed` counts items whose serial answer is not the same in all lifetimes."""
+    `n_reference_changed` counts items whose serial answer is not the same in all lifetimes. No name
+    here is one of a certificate's required fields: as a file it must not pass for one."""
 
-    model: str
-    dispatch_n: int
+    endpoint_model: str
+    concurrency: int
     n: int
     n_judged: int
     n_diverged: int
@@ -74,8 +75,8 @@ def lifetime_rate(lived: Sequence[Lived]) -> LifetimeRate:
     unseen = any(not one.restart_seen for one in outcomes[1:])
     bound = exact_zero_bound(len(judged), CONFIDENCE)
     return LifetimeRate(
-        model=first.model,
-        dispatch_n=first.dispatch_n,
+        endpoint_model=first.model,
+        concurrency=first.dispatch_n,
         n=len(outcomes),
         n_judged=len(judged),
         n_diverged=n_diverged,
