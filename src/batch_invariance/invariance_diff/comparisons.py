@@ -86,13 +86,13 @@ class Comparisons:
             return None
         if not _answered(x) or not _answered(y):
             return None
-        return self._pairs[pair].add(x, y, known or self._diff(x, y))
+        return self._pairs[pair].add(x, y, known or self._of_repeat(x, y))
 
-    def _diff(self, x: Trial, y: Trial) -> TrialDiff:
-        """Compares two answered trials; all that repeat arm A's share one comparison."""
+    def _of_repeat(self, x: Trial, y: Trial) -> TrialDiff | None:
+        """The one comparison of all answers that repeat arm A's; None for another."""
         item = y.key.item
         if x is not self._kept[Arm.A].get(item) or not repeats(x, y):
-            return compare_trials(x, y)
+            return None
         diff = self._repeat_diffs.get(item)
         if diff is None:
             diff = self._repeat_diffs[item] = compare_trials(x, y)
