@@ -4,7 +4,7 @@
 
 Runs the mock with every kind of divergence at two contexts and two numbers of slots, eight passes
 each as `run-mock` does by itself, or takes the evidence files of a folder, such as the real cells
-of `examples/certs`. Copies those cells under other flags until there are enough;
+of `examples/matrix/certs`. Copies those cells under other flags until there are enough;
 each copy is derived anew, so that its evidence bears it out. Then `report` runs in a process of
 its own. Printed: the evidence read; wall and processor seconds (all processes together), the median
 of the repeats; the processor seconds of one process that only draws cells already read; the size of
@@ -63,8 +63,8 @@ def originals(folder: Path) -> Iterator[tuple[Record, ...]]:
 
 
 def found_in(folder: Path) -> Iterator[tuple[Record, ...]]:
-    """The records of every evidence file of a folder."""
-    for path in sorted(folder.glob("*.evidence.jsonl")):
+    """The records of every cell of a folder."""
+    for path in sorted(folder.rglob("*__N*.evidence.jsonl")):
         with open(path, "rb") as file:
             yield tuple(EvidenceReader(file))
 
