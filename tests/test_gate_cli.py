@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_invariance.cli import gate
+from batch_invariance.cli import gate, golden
 from batch_invariance.cli.ci_output import (
     STEP_SUMMARY_VARIABLE,
     CiTargets,
@@ -20,6 +20,7 @@ from batch_invariance.cli.ci_output import (
     write_ci_outputs,
 )
 from batch_invariance.errors import UsageError
+from case_fixtures import a_case
 from ci_fixtures import (
     AMBER,
     CANARY,
@@ -316,6 +317,22 @@ def test_nothing_shows_as_fulfilled_that_was_not_judged(tmp_path: Path, capsys: 
     cases = junit_cases(junit)
     assert cases["policy_foreign"] == ["failure"]
     assert not {"policy_age", "policy_verdict", "policy_source"} & set(cases)
+
+
+def test_cases_and_golden_files_are_no_certificates(tmp_path: Path, capsys: Capture) -> None:
+    certs = tmp_path / "certs"
+    cert = write_cert(certs)
+    policy = write_policy(tmp_path, "toy/512/4")
+    (certs / "case").mkdir()
+    (certs / "case" / "case.json").write_bytes(a_case().to_bytes())
+    assert call(golden, capsys, "record", cert, "-o", certs / "golden.json").code == 0
+    done = call(gate, capsys, certs, "--policy", policy, "--json")
+    assert done.code == 0
+    left_out = [Path(file).name for file in done.json["left_out"]]
+    assert left_out == ["case.json", "golden.json"]
+    # What states a verdict is judged, whatever else it says.
+    edit(cert, lambda document: document.update(schema="golden/1"))
+    assert call(gate, capsys, certs, "--policy", policy).code == 3
 
 
 def test_a_folder_behind_a_link_is_searched_once(tmp_path: Path, capsys: Capture) -> None:

@@ -319,6 +319,19 @@ def test_a_cell_that_is_left_out_keeps_no_older_certificate(tmp_path: Path, fres
     assert (tmp_path / N2.replace(".json", ".previous.json")).read_bytes() == before
 
 
+def test_a_run_in_one_folder_costs_only_the_cells_of_that_folder(tmp_path: Path) -> None:
+    launches, watcher = Launches(), Watcher()
+    groups = [mock_group(launches, name, parallel=(2,)) for name in ("busy", "free")]
+    (tmp_path / "busy").mkdir()
+    with OutDirLock(tmp_path / "busy"):
+        index = sweep(groups, tmp_path, watcher).run()
+    assert {entry.folder: entry.state for entry in index.cells} == {
+        "busy": RunState.NO_VERDICT,
+        "free": RunState.DONE,
+    }
+    assert any("another run is writing" in note for note in watcher.notes)
+
+
 def test_two_cells_of_one_name_are_refused(tmp_path: Path) -> None:
     launches = Launches()
     with pytest.raises(UsageError, match="two cells would both write default/toy__ctx512__"):

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from batch_invariance.errors import BatchInvarianceError, CertificateError, UsageError
+from batch_invariance.invariance_diff.case import SCHEMA as CASE_SCHEMA
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
 from batch_invariance.invariance_diff.certificate import Certificate
+from batch_invariance.invariance_diff.golden import GOLDEN_SCHEMA
 from batch_invariance.invariance_diff.records import Record
 from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import (
@@ -24,6 +26,7 @@ from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_mo
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import check_signature
 
+OTHER_SCHEMAS = (CASE_SCHEMA, GOLDEN_SCHEMA)
 Taker = Callable[[Record], object]
 """What is shown every record of the evidence, while it is read for the verdict."""
 
@@ -61,8 +64,8 @@ def find_certificates(paths: Iterable[Path]) -> Found:
 
     A file that is named counts as a certificate whatever is in it. In a folder every `*.json`
     does but hidden ones, those set aside as `*.previous.json`, well-formed JSON that has not one
-    field of a certificate, and what is no regular file. Raises UsageError for a path that is not
-    there.
+    field of a certificate or is a case or a golden file, and what is no regular file. Raises
+    UsageError for a path that is not there.
     """
     certificates: dict[str, Path] = {}
     left_out: list[Path] = []
@@ -143,12 +146,14 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _is_something_else(path: Path) -> bool:
-    """Whether the file is sound JSON without a single field that every certificate has, or a pipe,
-    which has no end."""
+    """Whether the file is sound JSON without a single field that every certificate has, or says
+    that it is another file of this program and states no verdict; or a pipe, which has no end."""
     if os.path.exists(path) and not os.path.isfile(path):
         return True
     try:
         value = json.loads(read_certificate(path))
     except (BatchInvarianceError, ValueError, RecursionError):
         return False
-    return not isinstance(value, dict) or not set(REQUIRED_FIELDS) & value.keys()
+    if not isinstance(value, dict) or not set(REQUIRED_FIELDS) & value.keys():
+        return True
+    return value.get("schema") in OTHER_SCHEMAS and "status" not in value

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from batch_invariance.errors import BatchInvarianceError, EvidenceError
+from batch_invariance.errors import BatchInvarianceError, EvidenceError, UsageError
 from batch_invariance.invariance_diff.matrix_index import (
     INDEX_NAME,
     ArmEntry,
@@ -203,8 +203,12 @@ class Sweep:
         paths = cell_paths(folder, cell.model, cell.ctx, cell.dispatch_n)
         if task.file in self._cut_off or not folder.is_dir():
             return
-        with OutDirLock(folder):
-            set_aside_signed(paths.certificate, [paths.evidence])
+        try:
+            with OutDirLock(folder):
+                set_aside_signed(paths.certificate, [paths.evidence])
+        except UsageError as error:
+            # Another run is at work there; the cell says so when its turn comes, the others run.
+            self._observer.note(str(error))
 
     def _final(self, task: Task) -> Header:
         """The header to run with. What fails here fails for the whole group."""
