@@ -168,9 +168,9 @@ def _small(case: Case) -> Iterator[str]:
     tokens = sum(r.item.max_tokens or 0 for r in shape.requests)
     yield "## How it was made small"
     yield ""
-    before = count(origin.start_requests, "request")
+    before = f"{count(origin.start_requests, 'request')} {lanes_text(case, origin.start_lanes)}"
     yield (
-        f"From {before} {lanes_text(case, origin.start_lanes)}, {origin.start_characters} characters of "
+        f"From {before}, {origin.start_characters} characters of "
         f"prompts, up to {origin.start_tokens} generated tokens (seen in {search.start} attempts)"
     )
     yield (

@@ -5,16 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from batch_invariance.formats.case_words import WHAT, count, names_slots
+from batch_invariance.formats.case_words import TOKENS, WHAT, count, names_slots
 from batch_invariance.formats.step_summary import plain
 from batch_invariance.invariance_diff.case import Case
-from batch_invariance.invariance_diff.endpoint import Endpoint, TokenNames
-
-TOKENS = {
-    TokenNames.IDS: "by id",
-    TokenNames.SPELLING: "by their spelling, for want of ids",
-    TokenNames.NONE: "not at all: texts are compared",
-}
+from batch_invariance.invariance_diff.endpoint import Endpoint
 
 
 def endpoint_head(case: Case) -> Iterator[str]:

@@ -1,8 +1,9 @@
-"""Words that the reports of all cases share."""
+"""Words that the reports of all cases share, and those for how answers name their tokens."""
 
 from __future__ import annotations
 
 from batch_invariance.invariance_diff.case import Case, DivergenceKind
+from batch_invariance.invariance_diff.endpoint import TokenNames
 from batch_invariance.invariance_diff.schedule import DispatchKind
 
 WHAT = {
@@ -14,6 +15,11 @@ WAY = {
     DispatchKind.SERIAL: "one after the other",
     DispatchKind.WAVES: "released together",
     DispatchKind.SATURATE: "all slots kept busy",
+}
+TOKENS = {
+    TokenNames.IDS: "by id",
+    TokenNames.SPELLING: "by their spelling, for want of ids",
+    TokenNames.NONE: "not at all: texts alone",
 }
 
 
