@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +10,7 @@ import pytest
 
 from batch_invariance import cert_is_green, verify_certificate
 from batch_invariance.cli.main import main
-from batch_invariance.live_invariance.http import Client
-from batch_invariance.live_invariance.launch import choose_port
-from waiting import wait_until
+from server_by_hand import NAME, started_by_hand
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[1]
@@ -22,25 +19,15 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture
 def url(live_server: Path, live_model: Path, tmp_path: Path) -> Iterator[str]:
     """A server of four slots with its metrics on, as somebody might run it."""
-    port = choose_port(frozenset())
-    command = [live_server, "-m", live_model, "-a", "somebodys", "-c", "4096", "--parallel", "4"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--metrics"]
-    with open(tmp_path / "server.log", "wb") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-    try:
-        client = Client(f"http://127.0.0.1:{port}", None)
-        wait_until(lambda: client.get("/health", 5.0).ok or server.poll() is not None, 120.0)
-        assert server.poll() is None, (tmp_path / "server.log").read_text("utf-8", "replace")
-        yield client.base_url
-    finally:
-        server.kill()
-        server.wait()
+    flags = ["-c", 4096, "--parallel", 4, "--metrics"]
+    with started_by_hand(live_server, live_model, tmp_path, *flags) as address:
+        yield address
 
 
 def test_the_short_prompts_end_clean_with_the_witness_named(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["certify-endpoint", "--url", url, "--model", "somebodys", "--concurrency", "4"]
+    words = ["certify-endpoint", "--url", url, "--model", NAME, "--concurrency", "4"]
     words += ["--workset", str(ROOT / "examples" / "workset_short.json")]
     words += ["--max-tokens", "16", "--passes", "2", "--quiet"]
     assert main([*words, "--out-dir", str(tmp_path / "certs")]) == 0

@@ -11,6 +11,7 @@ import pytest
 
 from batch_invariance.live_invariance.launch import choose_port
 from reports_fixtures import cli
+from server_by_hand import NAME, started_by_hand
 
 pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[1]
@@ -18,15 +19,36 @@ MIXED = {"table-sales", "log-cause", "logic-seats"}
 """Of 54 to 240 tokens, with the smallest margins in their first tokens."""
 
 
-def test_mixed_prompts_come_down_to_two_requests_that_anyone_can_send(
-    live_server: Path, live_model: Path, tmp_path: Path
-) -> None:
+def mixed(folder: Path) -> Path:
+    """The work-set, as a file in this folder."""
     items = json.loads((ROOT / "examples" / "workset.json").read_bytes())
     chosen = [item for item in items if item["id"] in MIXED]
     assert len(chosen) == len(MIXED)
-    (tmp_path / "mixed.json").write_text(json.dumps(chosen))
+    path = folder / "mixed.json"
+    path.write_text(json.dumps(chosen))
+    return path
+
+
+def shown_with_curl(folder: Path, **more: str) -> None:
+    """The script of a case shows it."""
+    command = ["sh", folder / "case.sh"]
+    env = {**os.environ, **more, "TRIES": "3"}
+    shown = subprocess.run(
+        command, env=env, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    alone, again, together = shown.stdout.splitlines()[:3]
+    assert alone == again
+    assert alone.startswith("alone: ")
+    assert together.startswith("together: ")
+    assert shown.stdout.splitlines()[-1].startswith("another answer in ")
+
+
+def test_mixed_prompts_come_down_to_two_requests_that_anyone_can_send(
+    live_server: Path, live_model: Path, tmp_path: Path
+) -> None:
     equipment = ["--server-bin", live_server, "--model", live_model]
-    words = ["run-live", *equipment, "--workset", tmp_path / "mixed.json", "--ctx", 2048]
+    words = ["run-live", *equipment, "--workset", mixed(tmp_path), "--ctx", 2048]
     words += ["--parallel", 3, "--passes", 1, "--max-tokens", 14, "-q"]
     made = cli(*words, "--out-dir", tmp_path / "certs", out_dir=tmp_path / "certs")
     assert made.verdict == "RED", made.stderr
@@ -43,15 +65,30 @@ def test_mixed_prompts_come_down_to_two_requests_that_anyone_can_send(
     assert replayed.code == 0, replayed.stdout + replayed.stderr
     assert json.loads(replayed.stdout)["outcome"] == "reproduced"
 
-    env = {**os.environ, "LLAMA_SERVER": str(live_server), "MODEL": str(live_model)}
-    env |= {"PORT": str(choose_port(frozenset())), "TRIES": "3"}
-    command = ["sh", folder / "case.sh"]
-    shown = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False, timeout=180
-    )
-    assert shown.returncode == 0, shown.stdout + shown.stderr
-    alone, again, together = shown.stdout.splitlines()[:3]
-    assert alone == again
-    assert alone.startswith("alone: ")
-    assert together.startswith("together: ")
-    assert shown.stdout.splitlines()[-1].startswith("another answer in ")
+    port = str(choose_port(frozenset()))
+    shown_with_curl(folder, LLAMA_SERVER=str(live_server), MODEL=str(live_model), PORT=port)
+
+
+def test_a_server_that_was_started_by_hand_comes_down_to_two_requests_too(
+    live_server: Path, live_model: Path, tmp_path: Path
+) -> None:
+    flags = ["-c", 6144, "--parallel", 3, "--metrics"]
+    with started_by_hand(live_server, live_model, tmp_path, *flags) as url:
+        words: list[object] = ["certify-endpoint", "--url", url, "--model", NAME]
+        words += ["--concurrency", 3]
+        words += ["--workset", mixed(tmp_path), "--max-tokens", 14, "--passes", 1, "-q"]
+        made = cli(*words, "--out-dir", tmp_path / "certs", out_dir=tmp_path / "certs")
+        assert made.verdict == "RED", made.stderr
+
+        folder = tmp_path / "case"
+        words = ["minimise", made.certificate_path, "--url", url, "--out", folder, "--json", "-q"]
+        small = cli(*words, "--attempts", 3, "--max-probes", 3)
+        assert small.code == 0, small.stderr
+        case = json.loads(small.stdout)
+        assert case["n_requests"] <= 2
+        assert case["rate"]["shown"] >= 2
+
+        replayed = cli("replay", folder, "--url", url, "--json", "-q", "--attempts", 3)
+        assert replayed.code == 0, replayed.stdout + replayed.stderr
+        assert json.loads(replayed.stdout)["outcome"] == "reproduced"
+        shown_with_curl(folder, URL=url)

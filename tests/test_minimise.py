@@ -28,7 +28,6 @@ from core_fixtures import (
     on_trials,
     with_result,
 )
-from fake_endpoints import KEY, MODEL, FakeEndpoint, Plan, Surface
 from fake_faults import Faults
 from fake_faulty_server import FaultyServer
 from fake_llama_server import as_asked, launch_identity, parse_command_line, write_fake_server
@@ -298,28 +297,6 @@ def test_a_mock_has_no_server_to_launch_again(tmp_path: Path) -> None:
     outcome = cli("minimise", certificate, "--out", tmp_path / "case")
     assert outcome.code == 2
     assert "a mock run has no server to launch again" in outcome.stderr
-
-
-def test_an_endpoint_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
-    (tmp_path / "w.json").write_text(json.dumps([item["prompt"] for item in prompts()]))
-    (tmp_path / "key").write_text(KEY)
-    with FakeEndpoint(Plan(Surface.VLLM)) as server:
-        words = ["certify-endpoint", "--url", server.url, "--model", MODEL, "--quiet"]
-        words += ["--workset", tmp_path / "w.json", "--concurrency", 2, "--passes", 1]
-        words += [
-            "--max-tokens",
-            2,
-            "--api-key-file",
-            tmp_path / "key",
-            "--out-dir",
-            tmp_path / "c",
-        ]
-        cli(*words)
-    (certificate,) = (tmp_path / "c").glob("*.json")
-    outcome = cli("minimise", certificate, "--out", tmp_path / "case")
-    assert outcome.code == 2
-    assert "is of an endpoint" in outcome.stderr
-    assert "certify its model with run-live" in outcome.stderr
 
 
 def test_a_case_that_is_none_is_an_error_in_one_line(red: Red, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import sys
 import time
@@ -26,6 +25,13 @@ from batch_invariance.cli.endpoint_job import (
     run_lifetimes,
     say,
 )
+from batch_invariance.cli.endpoint_options import (
+    add_address_options,
+    add_limit_options,
+    key_of,
+    limits_of,
+    metrics_url_of,
+)
 from batch_invariance.cli.endpoint_text import notice, notice_as_json
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.run_options import (
@@ -35,7 +41,6 @@ from batch_invariance.cli.run_options import (
     load_workset,
     non_empty,
     prepared,
-    read_input,
     settings_from,
 )
 from batch_invariance.cli.sign_options import SIGN_HELP, add_sign_option, sign_key
@@ -44,9 +49,8 @@ from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import UsageError
 from batch_invariance.invariance_diff.plan import shortfalls
 from batch_invariance.invariance_diff.verify import cert_is_green
-from batch_invariance.live_invariance.endpoint_client import Limits, base_url, on_loopback
+from batch_invariance.live_invariance.endpoint_client import base_url
 from batch_invariance.live_invariance.endpoint_prepare import amount_of, check_amount
-from batch_invariance.live_invariance.endpoint_telemetry import metrics_base
 from batch_invariance.live_invariance.produce import Produced
 
 DEFAULT_MAX_TOKENS = 64
@@ -78,17 +82,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     group.add_argument(
         "--concurrency", required=True, type=int, metavar="N", help="requests at once"
     )
-    group.add_argument("--metrics-url", metavar="URL", help="where /metrics is, if not at --url")
-    key = group.add_mutually_exclusive_group()
-    key.add_argument("--api-key-file", type=Path, metavar="FILE", help="its first line is the key")
-    key.add_argument("--api-key-env", metavar="VAR", help="the variable that holds the key")
+    add_address_options(group)
     group.add_argument(
         "--claims-invariance",
         type=non_empty,
         metavar="TEXT",
         help="a deterministic mode that the server is said to be in, such as a flag",
     )
-    _add_limits(parser)
+    add_limit_options(parser.add_argument_group("limits"))
     add_lifetime_options(parser)
     add_cell_options(parser, DEFAULT_MAX_TOKENS)
     parser.add_argument("--dry-run", action="store_true", help="say what would be sent, send none")
@@ -98,26 +99,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.set_defaults(run=run)
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("limits")
-    group.add_argument("--max-requests", type=_at_least_one, metavar="K", help="of the run, in all")
-    group.add_argument(
-        "--max-total-tokens", type=_at_least_one, metavar="K", help="of prompts and answers"
-    )
-
-
-def _at_least_one(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 10**12:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
-    return int(text)
-
-
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     """Carries the verb out and returns the exit code."""
     if server_flags:
         raise UsageError("certify-endpoint starts no server: nothing may follow --")
-    url, limits = base_url(args.url), Limits(args.max_requests, args.max_total_tokens)
-    metrics_url = url if args.metrics_url is None else base_url(metrics_base(args.metrics_url))
+    url, limits = base_url(args.url), limits_of(args)
+    metrics_url = metrics_url_of(args, url)
     if (args.lifetimes > 1) is not (args.restart_command is not None):
         raise UsageError("--lifetimes 2 or more and --restart-command need each other")
     settings = settings_from(args, args.concurrency)
@@ -133,9 +120,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         say(notice(url, amount, limits))
     for reason in shortfalls(workset.items, args.concurrency, settings.passes, settings.sampling):
         print(f"this run can never be GREEN: {reason}", file=sys.stderr)
-    key, signing = _key(args), sign_key(args)
-    if key is not None and url.startswith("http:") and not on_loopback(url):
-        print("the key goes over the network unencrypted: the address is http", file=sys.stderr)
+    key, signing = key_of(args, url), sign_key(args)
     targets.clear()
     began = time.monotonic()
     address = Address(url, metrics_url, key)
@@ -145,22 +130,6 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     produced = certify_once(job, connect(address, limits, args.request_timeout), args.out_dir)
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])
     return _finish(args, produced)
-
-
-def _key(args: argparse.Namespace) -> str | None:
-    """The API key. Raises UsageError where it is not where it was said to be."""
-    if args.api_key_env is not None:
-        key = os.environ.get(args.api_key_env, "").strip()
-        where = f"--api-key-env {args.api_key_env}"
-    elif args.api_key_file is not None:
-        text = read_input(args.api_key_file, "--api-key-file").decode("utf-8", "replace")
-        key = text.strip().splitlines()[0].strip() if text.strip() else ""
-        where = f"--api-key-file {args.api_key_file}"
-    else:
-        return None
-    if not key or not (key.isascii() and key.isprintable()):
-        raise UsageError(f"{where}: holds no key, one line of printable ASCII")
-    return key
 
 
 def _finish(args: argparse.Namespace, produced: Produced) -> int:

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from batch_invariance.cli.style import Style
+from batch_invariance.formats.case_words import TOKENS
 from batch_invariance.invariance_diff.certificate import Certificate
-from batch_invariance.invariance_diff.endpoint import Endpoint, TokenNames, wants
+from batch_invariance.invariance_diff.endpoint import Endpoint, wants
 from batch_invariance.invariance_diff.lifetime_rate import LifetimeRate
 from batch_invariance.invariance_diff.report_endpoint import claim_words, traffic_words
 from batch_invariance.live_invariance.endpoint_client import Limits
 from batch_invariance.live_invariance.endpoint_prepare import Amount
 from batch_invariance.live_invariance.text import printable
-
-TOKENS = {
-    TokenNames.IDS: "by id",
-    TokenNames.SPELLING: "by their spelling, for want of ids",
-    TokenNames.NONE: "not at all: texts alone",
-}
 
 
 def notice(url: str, amount: Amount, limits: Limits) -> list[str]:

@@ -7,12 +7,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batch_invariance.cli.cell_options import ChosenCell, add_safety_options, guarded_launcher
+from batch_invariance.cli.case_endpoint import add_endpoint_options, check_fits_source
+from batch_invariance.cli.cell_options import add_safety_options
 from batch_invariance.cli.cert_files import verify_file
 from batch_invariance.cli.exit_codes import ExitCode
+from batch_invariance.cli.minimise_ground import About, Ground, MinimiseTask, ground_of
 from batch_invariance.cli.minimise_text import (
     SearchProgress,
     minimised_as_json,
@@ -20,33 +21,26 @@ from batch_invariance.cli.minimise_text import (
     render_minimised,
     render_not_reproduced,
 )
-from batch_invariance.cli.recorded_cell import read_launch, recorded_cell, recorded_scorer
-from batch_invariance.cli.run_options import add_scorer_options, positive
+from batch_invariance.cli.recorded_cell import read_start, recorded_scorer
+from batch_invariance.cli.run_options import add_scorer_options, non_empty, positive
 from batch_invariance.cli.style import Style
-from batch_invariance.errors import CertificateError, EvidenceError, UsageError
+from batch_invariance.errors import CertificateError, UsageError
 from batch_invariance.invariance_diff.case import (
+    ENDPOINT_SCHEMA,
     SCHEMA,
     Case,
     DivergenceKind,
     Origin,
-    Ran,
     Redaction,
+    Reference,
 )
 from batch_invariance.invariance_diff.case_judge import wanted_of
-from batch_invariance.invariance_diff.case_origin import (
-    ItemStarts,
-    choose,
-    find_starts,
-    reference_for,
-)
+from batch_invariance.invariance_diff.case_origin import ItemStarts, choose, find_starts
 from batch_invariance.invariance_diff.case_removal import removed
-from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.evidence import EvidenceReader
 from batch_invariance.invariance_diff.model import Source
-from batch_invariance.invariance_diff.records import Header
 from batch_invariance.live_invariance.case_bench import BenchSettings, CaseBench
 from batch_invariance.live_invariance.case_folder import check_no_folder, write_case
-from batch_invariance.live_invariance.case_subject import differs_from_run, ran_of
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.minimise import (
     Minimised,
@@ -55,7 +49,7 @@ from batch_invariance.live_invariance.minimise import (
     SearchTask,
     minimise,
 )
-from batch_invariance.live_invariance.prepare import ServerKnowledge, know_server, observer_now
+from batch_invariance.live_invariance.prepare import observer_now
 from batch_invariance.live_invariance.store import safe_model_name
 from batch_invariance.scorer_api import ScoringSession
 
@@ -67,10 +61,17 @@ EXAMPLES = """examples:
   batch-invariance minimise certs/model__ctx8192__N4.json
   batch-invariance minimise certs/model__ctx8192__N4.json --item q17 --out case --redact
   batch-invariance minimise certs/model__ctx8192__N4.json --time-budget 600
+  batch-invariance minimise certs/somebodys.json --url http://localhost:8000 --max-requests 500
 
+<<<<<<< HEAD
 Server and model lie where they lay, or where --server-bin and --model say. Exit status 0: a case
 was written and shows the divergence on a server launched for it. 3: it was not reproduced, or not
 on such a server.
+=======
+Server and model lie where they lay, or where --server-bin and --model say; what certify-endpoint
+measured is tried again at --url. Exit status 0: a case was written and showed the divergence when
+it was measured at the end. 3: it was not reproduced.
+>>>>>>> w-urlcase
 """
 
 
@@ -88,7 +89,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("certificate", type=Path, metavar="CERT", help="RED or AMBER")
     parser.add_argument("--evidence", type=Path, metavar="FILE", help="where the evidence is")
     parser.add_argument("--server-bin", metavar="S", help="default: the path of the first launch")
-    parser.add_argument("--model", type=Path, metavar="M", help="default: that of the first launch")
+    parser.add_argument(
+        "--model",
+        type=non_empty,
+        metavar="M",
+        help="a file, default: that of the first launch; with --url a name as requests give it, "
+        "default: the recorded one",
+    )
     parser.add_argument(
         "--any-subject",
         action="store_true",
@@ -103,6 +110,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     add_scorer_options(group)
     _add_search_options(parser)
+    add_endpoint_options(parser)
     add_safety_options(parser)
     group = parser.add_argument_group("output")
     group.add_argument(
@@ -147,18 +155,6 @@ def _add_search_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """The certificate, the divergence that was chosen in it, what scores it, and where it goes."""
-
-    certificate: Certificate
-    header: Header
-    argv: tuple[str, ...]
-    item: ItemStarts
-    session: ScoringSession | None
-    folder: Path
-
-
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     """Carries the verb out and returns the exit code."""
     if server_flags:
@@ -167,81 +163,59 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         if not 1 <= value <= MOST:
             raise UsageError(f"{option} {value}: give 1 to {MOST}")
     task = _task(args)
-    with recorded_cell(args, task.header, task.argv) as cell:
-        known = know_server(cell.server, task.header.cell.dispatch_n)
-        changed = differs_from_run(task.header, known)
-        if changed and not args.any_subject:
-            raise EvidenceError(
-                f"certificate {args.certificate.name}",
-                ["another server or model:", *changed, "--any-subject goes on all the same"],
-            )
-        made, ran = _search(args, task, cell, known)
-    if isinstance(made, NotReproduced):
-        return _nothing(args, task.item, made)
-    assert ran is not None
-    case = _case(args, task, made, known, ran)
-    write_case(task.folder, case)
+    folder = args.out or Path(f"case-{safe_model_name(task.item.item.id)}")
+    check_no_folder(folder)
+    progress = SearchProgress(sys.stderr, args.quiet, task.limits)
+    with ground_of(args, task, progress.launching) as ground:
+        made = _search(args, task, ground, progress)
+        if isinstance(made, NotReproduced):
+            return _nothing(args, task.item, made)
+        case = _case(task, made, ground.reference, ground.about(made.shape.lanes))
+    write_case(folder, case)
     if made.interrupted is not None:
-        print(f"interrupted: the best case so far is in {task.folder}", file=sys.stderr)
+        print(f"interrupted: the best case so far is in {folder}", file=sys.stderr)
         raise made.interrupted
     shown = made.fresh and made.rate.shown
     code = ExitCode.PROMOTABLE if shown else ExitCode.NOT_PROMOTED
     if args.json:
-        print(json.dumps(minimised_as_json(case, task.folder, code)))
+        print(json.dumps(minimised_as_json(case, folder, code)))
     else:
-        print(render_minimised(case, made, task.folder, Style(sys.stdout)), end="")
+        print(render_minimised(case, made, folder, Style(sys.stdout)), end="")
     return code
 
 
-def _task(args: argparse.Namespace) -> _Task:
+def _task(args: argparse.Namespace) -> MinimiseTask:
     found = verify_file(args.certificate, args.evidence)
     if not found.borne_out or found.derived is None:
         raise CertificateError(str(args.certificate), found.problems)
-    certificate = found.derived
-    if certificate.source is Source.ENDPOINT:
-        raise UsageError(
-            f"{args.certificate.name} is of an endpoint: minimise launches servers with fewer "
-            "slots, and an endpoint's server is not ours; certify its model with run-live"
-        )
+    certificate, name = found.derived, args.certificate.name
+    of_endpoint = certificate.source is Source.ENDPOINT
+    check_fits_source(args, of_endpoint, name)
+    if args.model is not None and not of_endpoint:
+        args.model = Path(args.model)
     evidence = args.evidence or args.certificate.parent / certificate.evidence.file
     kind = None if args.kind is None else DivergenceKind(args.kind)
     item = choose(find_starts(EvidenceReader(read_lines(evidence)), kind), args.item)
-    header, argv = read_launch(evidence)
-    folder = args.out or Path(f"case-{safe_model_name(item.item.id)}")
-    check_no_folder(folder)
+    header, start = read_start(evidence)
     scored = item.kind is DivergenceKind.SCORE
     session = ScoringSession(recorded_scorer(args, header.scorer)) if scored else None
-    return _Task(certificate, header, argv, item, session, folder)
+    limits = SearchLimits(args.max_probes, args.time_budget, args.attempts)
+    return MinimiseTask(name, certificate, header, start, item, session, limits)
 
 
 def _search(
-    args: argparse.Namespace, task: _Task, cell: ChosenCell, known: ServerKnowledge
-) -> tuple[Minimised | NotReproduced, Ran | None]:
-    """The search on the cell's server, and what ran, for the slots of the case that was found."""
+    args: argparse.Namespace, task: MinimiseTask, ground: Ground, progress: SearchProgress
+) -> Minimised | NotReproduced:
+    """The search on the ground's seats."""
     wanted = wanted_of(task.item.kind, task.header.plan.logit_drift)
-    reference = reference_for(task.certificate.divergence_class)
-    settings = BenchSettings(
-        launcher=guarded_launcher(args, cell, known),
-        model_file=cell.server.model.name,
-        ctx=cell.server.ctx,
-        sampling=task.header.plan.sampling,
-        session=task.session,
-        request_timeout_s=args.request_timeout,
-        wanted=wanted,
-        reference=reference,
-    )
-    limits = SearchLimits(args.max_probes, args.time_budget, args.attempts)
-    progress = SearchProgress(sys.stderr, args.quiet, limits)
-    what = SearchTask(task.item.starts, wanted, reference, limits, args.redact)
+    reference = ground.reference
+    settings = BenchSettings(ground.seats, ground.sampling, task.session, wanted, reference)
+    what = SearchTask(task.item.starts, wanted, reference, task.limits, args.redact)
     try:
-        with CaseBench(settings, progress.launching) as bench:
-            made = minimise(what, bench, progress)
-            facts = bench.facts
+        with CaseBench(settings) as bench:
+            return minimise(what, bench, progress)
     finally:
         progress.close()
-    if isinstance(made, NotReproduced) or facts is None:
-        return made, None
-    return made, ran_of(facts, cell.server.ctx, made.shape.lanes)
 
 
 def _nothing(args: argparse.Namespace, item: ItemStarts, made: NotReproduced) -> int:
@@ -253,12 +227,10 @@ def _nothing(args: argparse.Namespace, item: ItemStarts, made: NotReproduced) ->
     return code
 
 
-def _case(
-    args: argparse.Namespace, task: _Task, made: Minimised, known: ServerKnowledge, ran: Ran
-) -> Case:
+def _case(task: MinimiseTask, made: Minimised, reference: Reference, about: About) -> Case:
     header, cert, start = task.header, task.certificate, made.start.shape
     origin = Origin(
-        certificate=args.certificate.name,
+        certificate=task.name,
         evidence_sha256=cert.evidence.sha256,
         cell_sha256=cert.cell_sha256,
         item_id=task.item.item.id,
@@ -268,25 +240,19 @@ def _case(
         start_characters=sum(len(m.content) for item in start.items for m in item.messages),
         start_tokens=sum(item.max_tokens or 0 for item in start.items),
     )
-    subject = replace(
-        header.subject,
-        server_sha256=known.server_sha256,
-        server_version=known.version,
-        model=known.model,
-    )
     case = Case(
-        schema=SCHEMA,
+        schema=SCHEMA if about.endpoint is None else ENDPOINT_SCHEMA,
         ts_utc=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         source=header.source,
         origin=origin,
-        cell=header.cell,
-        subject=subject,
-        ran=ran,
+        cell=about.cell,
+        subject=about.subject,
+        ran=about.ran,
         observer=observer_now(),
-        sampling=header.plan.sampling,
+        sampling=about.sampling,
         scorer=header.scorer,
         logit_drift=header.plan.logit_drift,
-        reference=reference_for(cert.divergence_class),
+        reference=reference,
         shape=made.shape,
         expected=made.expected,
         rate=made.rate,
@@ -294,5 +260,6 @@ def _case(
         one_slot_agrees=made.one_slot_agrees,
         search=made.search,
         redaction=made.redaction,
+        endpoint=about.endpoint,
     )
     return removed(case) if made.redaction is Redaction.REMOVED else case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 from typing import TextIO
@@ -119,10 +120,10 @@ def render_minimised(case: Case, made: Minimised, folder: Path, style: Style) ->
         f"{word}  {printable(origin.item_id)}: {WHAT[case.expected.kind]} in {case.rate} attempts"
     )
     lines = [
-        head + (" on a freshly launched server" if case.rate_is_fresh else " of the search"),
-        f"  sends      {_n(len(shape.requests), 'request')}, {shape.kind.value}, on "
-        f"{_n(shape.lanes, 'slot')} (start: {_n(origin.start_requests, 'request')} on "
-        f"{_n(origin.start_lanes, 'slot')})",
+        f"{head} {_where(case)}",
+        f"  sends      {_n(len(shape.requests), 'request')}, {shape.kind.value}, "
+        f"{_lanes(case, shape.lanes)} (start: {_n(origin.start_requests, 'request')} "
+        f"{_lanes(case, origin.start_lanes)})",
         f"  prompts    {_characters(shape)} characters (start: {origin.start_characters})",
         f"  generates  up to {_tokens(shape)} tokens (start: {origin.start_tokens})",
     ]
@@ -152,8 +153,24 @@ def render_minimised(case: Case, made: Minimised, folder: Path, style: Style) ->
     lines += _redaction(case)
     lines.append(f"case         {folder}")
     if case.redaction is not Redaction.REMOVED:
-        lines.append(f"next         batch-invariance replay {folder} --server-bin S --model M")
+        on = "--server-bin S --model M"
+        if case.endpoint is not None:
+            on = f"--url {shlex.quote(case.endpoint.url)}"
+        lines.append(f"next         batch-invariance replay {folder} {on}")
     return "\n".join(lines) + "\n"
+
+
+def _where(case: Case) -> str:
+    """Where the rate comes from."""
+    if not case.rate_is_fresh:
+        return "of the search"
+    if case.endpoint is None:
+        return "on a freshly launched server"
+    return "once the search was over"
+
+
+def _lanes(case: Case, lanes: int) -> str:
+    return f"on {_n(lanes, 'slot')}" if case.endpoint is None else f"{lanes} at once"
 
 
 def _redaction(case: Case) -> list[str]:

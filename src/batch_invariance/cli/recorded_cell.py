@@ -29,8 +29,8 @@ from batch_invariance.scorer_api import Scorer, describe_scorer, resolve_scorer
 from batch_invariance.scorers import SHIPPED
 
 
-def read_launch(path: Path) -> tuple[Header, tuple[str, ...]]:
-    """The header of an evidence file and the command line of its first launch, () without one.
+def read_start(path: Path) -> tuple[Header, LifetimeStart | None]:
+    """The header of an evidence file and its first lifetime, None without one.
 
     Raises EvidenceError for a file that is no evidence.
     """
@@ -39,10 +39,19 @@ def read_launch(path: Path) -> tuple[Header, tuple[str, ...]]:
         if isinstance(record, Header):
             header = record
         elif isinstance(record, LifetimeStart) and header is not None:
-            return header, record.argv
+            return header, record
     if header is None:
         raise EvidenceError(f"evidence {path.name}", ["not one whole line"])
-    return header, ()
+    return header, None
+
+
+def read_launch(path: Path) -> tuple[Header, tuple[str, ...]]:
+    """The header of an evidence file and the command line of its first launch, () without one.
+
+    Raises EvidenceError for a file that is no evidence.
+    """
+    header, start = read_start(path)
+    return header, () if start is None else start.argv
 
 
 @contextlib.contextmanager

@@ -6,40 +6,34 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from batch_invariance.formats.step_summary import plain
-from batch_invariance.invariance_diff.case import (
-    Case,
-    DivergenceKind,
-    Redaction,
-    Reference,
-    Seen,
+from batch_invariance.formats.case_report_endpoint import (
+    endpoint_head,
+    endpoint_steps,
+    endpoint_subject,
 )
-from batch_invariance.invariance_diff.schedule import DispatchKind
+from batch_invariance.formats.case_words import WAY, WHAT, count, lanes_text, names_slots
+from batch_invariance.formats.step_summary import plain
+from batch_invariance.invariance_diff.case import Case, Redaction, Reference, Seen
 
 MOST_TEXT = 2000
 """Characters of a prompt or an answer that the report shows; the files hold all of it."""
-WHAT = {
-    DivergenceKind.SCORE: "another scored answer",
-    DivergenceKind.TOKEN: "other tokens",
-    DivergenceKind.LOGPROB: "other logprobs of the same tokens",
-}
-WAY = {
-    DispatchKind.SERIAL: "one after the other",
-    DispatchKind.WAVES: "released together",
-    DispatchKind.SATURATE: "all slots kept busy",
-}
 
 
 def case_report(case: Case) -> str:
     """The text, ending in a newline."""
-    parts = [*_head(case), *_steps(case), *_seen(case), *_prompts(case), *_subject(case)]
+    if case.endpoint is None:
+        head, steps, subject = _head(case), _launched_steps(case), _subject(case)
+    else:
+        head, steps = endpoint_head(case), endpoint_steps(case)
+        subject = endpoint_subject(case, case.endpoint)
+    parts = [*head, *_steps(case, steps), *_seen(case), *_prompts(case), *subject]
     parts += _small(case)
     return "\n".join(parts) + "\n"
 
 
 def _head(case: Case) -> Iterator[str]:
     n = len(case.shape.companions)
-    beside = "alone on a server of several slots" if not n else f"beside {_count(n, 'request')}"
+    beside = "alone on a server of several slots" if not n else f"beside {count(n, 'request')}"
     yield f"# llama-server answers a request differently {beside}"
     yield ""
     alone = "alone on the same slot"
@@ -57,7 +51,7 @@ def _head(case: Case) -> Iterator[str]:
     yield ""
 
 
-def _steps(case: Case) -> Iterator[str]:
+def _steps(case: Case, how: Iterator[str]) -> Iterator[str]:
     shape = case.shape
     yield "## To reproduce"
     yield ""
@@ -76,6 +70,16 @@ def _steps(case: Case) -> Iterator[str]:
         yield ""
     yield "With the files beside this report, and nothing but curl:"
     yield ""
+    yield from how
+    names = ", ".join(f"`requests/{name}.json`" for name in shape.names)
+    yield (
+        f"POST `requests/target.json` alone to `/v1/chat/completions`, then {names} "
+        f"{WAY[shape.kind]}, and compare the target's two answers."
+    )
+    yield ""
+
+
+def _launched_steps(case: Case) -> Iterator[str]:
     yield "```sh"
     yield "LLAMA_SERVER=llama-server MODEL=model.gguf sh case.sh"
     yield "```"
@@ -85,12 +89,6 @@ def _steps(case: Case) -> Iterator[str]:
     yield "```sh"
     yield shlex.join(["llama-server", "--model", case.subject.model.file, *case.ran.words])
     yield "```"
-    yield ""
-    names = ", ".join(f"`requests/{name}.json`" for name in shape.names)
-    yield (
-        f"POST `requests/target.json` alone to `/v1/chat/completions`, then {names} "
-        f"{WAY[shape.kind]}, and compare the target's two answers."
-    )
     yield ""
 
 
@@ -106,7 +104,7 @@ def _seen(case: Case) -> Iterator[str]:
         yield ""
         yield from _block(expected.other_text)
     for seen in expected.seen:
-        yield f"- {_parting(seen)}, in {_count(seen.count, 'attempt')}"
+        yield f"- {_parting(seen)}, in {count(seen.count, 'attempt')}"
     yield ""
 
 
@@ -126,9 +124,10 @@ def _prompts(case: Case) -> Iterator[str]:
     yield "## Requests"
     yield ""
     for name, request in zip(case.shape.names, case.shape.requests, strict=True):
-        slot = "any slot" if request.lane is None else f"slot {request.lane}"
+        slot = "any slot, " if request.lane is None else f"slot {request.lane}, "
+        slot = slot if names_slots(case) else ""
         delay = f", {request.delay_ms} ms after its release" if request.delay_ms else ""
-        yield f"**{name}**: {slot}, `max_tokens` {request.item.max_tokens}{delay}"
+        yield f"**{name}**: {slot}`max_tokens` {request.item.max_tokens}{delay}"
         yield ""
         for message in request.item.messages:
             yield f"{message.role}:"
@@ -169,24 +168,20 @@ def _small(case: Case) -> Iterator[str]:
     tokens = sum(r.item.max_tokens or 0 for r in shape.requests)
     yield "## How it was made small"
     yield ""
-    before = _count(origin.start_requests, "request")
+    before = f"{count(origin.start_requests, 'request')} {lanes_text(case, origin.start_lanes)}"
     yield (
-        f"From {before} on {origin.start_lanes} slots, {origin.start_characters} characters of "
+        f"From {before}, {origin.start_characters} characters of "
         f"prompts, up to {origin.start_tokens} generated tokens (seen in {search.start} attempts)"
     )
     yield (
-        f"to {_count(len(shape.requests), 'request')} on {shape.lanes} slots, {characters} "
-        f"characters, up to {tokens} tokens: {_count(search.n_candidates, 'candidate')}, "
-        f"{_count(search.n_attempts, 'attempt')}, {search.seconds:g} s."
+        f"to {count(len(shape.requests), 'request')} {lanes_text(case, shape.lanes)}, {characters} "
+        f"characters, up to {tokens} tokens: {count(search.n_candidates, 'candidate')}, "
+        f"{count(search.n_attempts, 'attempt')}, {search.seconds:g} s."
     )
     if search.ended_early is not None:
         yield f"The search ended early: {plain(search.ended_early)}. A smaller case may exist."
     yield ""
     yield f"Found by {plain(case.observer.tool)} in certificate {plain(origin.certificate)}."
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _block(text: str) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 It asks the target alone twice, then in the case's company again and again, and shows both answers
 where they differ. Token ids are read from the `logprobs` of the answers, which llama-server sends
-on one line.
+on one line. `case_script_endpoint` holds the script for a server of somebody else.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 
 from batch_invariance.invariance_diff.attempts import attempts_to_see
 from batch_invariance.invariance_diff.case import Case, CaseShape, DivergenceKind
@@ -134,12 +135,17 @@ def case_script(case: Case) -> str:
             if logprobs
             else 's/^"id":([0-9]+),.*/id \\1/'
         ),
-        "TOGETHER": _together(shape),
+        "TOGETHER": together(shape, SATURATED),
         "N_BESIDE": f"{beside} other request{'' if beside == 1 else 's'}",
         "RATE": str(case.rate),
     }
-    # In one go, so that what stands in a flag is never taken for a place to fill in.
-    return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], SCRIPT)
+    return filled_in(SCRIPT, values)
+
+
+def filled_in(template: str, values: Mapping[str, str]) -> str:
+    """The template with `@NAME@` replaced, in one go, so that what stands in a value is never taken
+    for a place to fill in."""
+    return re.sub(r"@([A-Z_]+)@", lambda found: values[found[1]], template)
 
 
 def request_files(case: Case) -> dict[str, bytes]:
@@ -152,11 +158,11 @@ def request_files(case: Case) -> dict[str, bytes]:
     return files
 
 
-def _together(shape: CaseShape) -> str:
-    """The shell function that sends the schedule once."""
+def together(shape: CaseShape, saturated: str) -> str:
+    """The shell function that sends the schedule once; `saturated` is that of a saturated one."""
     names = shape.names
     if shape.kind is DispatchKind.SATURATE:
-        return SATURATED.replace("@NAMES@", " ".join(names))
+        return saturated.replace("@NAMES@", " ".join(names))
     lines = ["together() {"]
     for group in shape.schedule().groups:
         pids: list[str] = []

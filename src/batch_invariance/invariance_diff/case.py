@@ -10,6 +10,7 @@ from enum import Enum
 from batch_invariance.errors import CaseError, EvidenceError, ScheduleError
 from batch_invariance.invariance_diff.attempts import AttemptPlan, Rate
 from batch_invariance.invariance_diff.codec import from_json, shown, to_json
+from batch_invariance.invariance_diff.endpoint import Endpoint
 from batch_invariance.invariance_diff.model import Item, ScorerInfo, Source
 from batch_invariance.invariance_diff.records import Cell, Observer, Subject
 from batch_invariance.invariance_diff.request import Sampling
@@ -17,6 +18,8 @@ from batch_invariance.invariance_diff.schedule import DispatchKind, PassSchedule
 from batch_invariance.invariance_diff.strict_json import parse_json
 
 SCHEMA = "case/1"
+ENDPOINT_SCHEMA = "endpoint-case/1"
+"""Of a case whose server somebody else runs: the fields of the other and `endpoint`."""
 MOST_COUNTED = 1_000_000
 
 
@@ -208,10 +211,12 @@ class Search:
 class Case:
     """`case.json`. `cell` is that of the certificate; the case's own number of slots is in `shape`.
 
-    `rate`: of the case itself; `rate_is_fresh`: on a server launched for it, else it is that of the
-    search's attempts at it. `one_slot_agrees`: whether a server of
-    one slot gives the target the answer that it gets alone on the case's server; None where it was
-    not asked. `scorer` says what judged a divergence of the score.
+    `rate`: of the case itself; `rate_is_fresh`: measured once the search was over, on a server
+    launched for it where servers are launched, else it is that of the search's attempts at it.
+    `one_slot_agrees`: whether a server of one slot gives the target the answer that it gets alone
+    on the case's server; None where it was not asked. `scorer` says what judged a divergence of the
+    score. `endpoint`: the server where somebody else runs it, as it spoke of itself last; a slot is
+    then a request in flight. None where the server was launched for the case.
     """
 
     schema: str
@@ -233,10 +238,15 @@ class Case:
     one_slot_agrees: bool | None
     search: Search
     redaction: Redaction = Redaction.NONE
+    endpoint: Endpoint | None = None
 
     def to_bytes(self) -> bytes:
-        """The file's bytes: two spaces, ASCII, one newline at the end."""
-        return json.dumps(to_json(self), indent=2, allow_nan=False).encode("ascii") + b"\n"
+        """The file's bytes: two spaces, ASCII, one newline at the end; `endpoint` where there is
+        one."""
+        document = to_json(self)
+        if self.endpoint is None:
+            del document["endpoint"]
+        return json.dumps(document, indent=2, allow_nan=False).encode("ascii") + b"\n"
 
 
 def parse_case(data: bytes, name: str) -> Case:
@@ -251,8 +261,9 @@ def parse_case(data: bytes, name: str) -> Case:
     except ValueError as error:
         raise CaseError(what, [f"is not JSON in UTF-8 that all read alike: {error}"]) from None
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
-        raise CaseError(what, [f"its schema is {shown(schema)}, this reads {SCHEMA}"])
+    if schema not in (SCHEMA, ENDPOINT_SCHEMA):
+        known = f"{SCHEMA} and {ENDPOINT_SCHEMA}"
+        raise CaseError(what, [f"its schema is {shown(schema)}, this reads {known}"])
     try:
         case = from_json(Case, document, "case")
     except EvidenceError as error:
@@ -274,8 +285,13 @@ def _figure_faults(case: Case) -> Iterator[str]:
         drift = False
     if not drift:
         yield "logit_drift is neither bits nor an epsilon"
-    if case.sampling.top_logprobs < 1 or case.sampling.dialect is not None:
-        yield "sampling is not that of a server of our own"
+    own = case.endpoint is None
+    if case.sampling.top_logprobs < 1 or (case.sampling.dialect is None) is not own:
+        yield f"sampling is not that of {'a server of our own' if own else 'an endpoint'}"
+    if (case.schema == SCHEMA) is not own or (case.source is Source.ENDPOINT) is own:
+        yield "schema, source and endpoint do not belong together"
+    if not own and case.reference is not Reference.SAME_SERVER:
+        yield "reference is none that an endpoint has"
 
 
 def _shape_faults(shape: CaseShape, what: str) -> Iterator[str]:

@@ -145,6 +145,10 @@ class Replayed:
     expected: Expected | None
     measured: ReplayOutcome | None = None
 
+    def noting(self, reason: str) -> Replayed:
+        """The same with one more remark."""
+        return replace(self, reasons=(*self.reasons, reason))
+
 
 def judge_replay(case: Case, measured: Measured) -> Replayed:
     """Compares a measurement with what the case expects."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -20,27 +19,18 @@ from batch_invariance.invariance_diff.model import (
     Completion,
     Failure,
     FailureKind,
-    Item,
     Trial,
     TrialKey,
 )
-from batch_invariance.invariance_diff.records import ExitInfo
-from batch_invariance.invariance_diff.request import Body, Sampling, build_body
-from batch_invariance.invariance_diff.schedule import PassSchedule, pinned_pass, wave_pass
+from batch_invariance.invariance_diff.request import Sampling, build_body
+from batch_invariance.invariance_diff.schedule import PassSchedule, pinned_pass
 from batch_invariance.live_invariance.answers import broke_by_death, read_result
-from batch_invariance.live_invariance.dispatch import Answered, Dispatcher, LaneLost
-from batch_invariance.live_invariance.fit import check_items_fit
+from batch_invariance.live_invariance.case_seat import Seat, Seats
+from batch_invariance.live_invariance.dispatch import Answered, LaneLost
 from batch_invariance.live_invariance.http import Client
 from batch_invariance.live_invariance.interrupts import check
-from batch_invariance.live_invariance.passes import WARMUP_TOKENS
 from batch_invariance.live_invariance.process import ExitStatus
 from batch_invariance.live_invariance.recording import UNSCORED
-from batch_invariance.live_invariance.server import (
-    Launcher,
-    RunningServer,
-    ServerFacts,
-    check_fits,
-)
 from batch_invariance.scorer_api import ScoringSession
 
 MOST_DEATHS = 3
@@ -50,15 +40,12 @@ ALONE_TIMES = 2
 
 @dataclass(frozen=True, slots=True)
 class BenchSettings:
-    """What all attempts share. `ctx` is per slot; `model_file` is the name of the file that the
-    server must say it serves; `session` scores, None where only tokens or logprobs are compared."""
+    """What all attempts share. `session` scores, None where only tokens or logprobs are
+    compared."""
 
-    launcher: Launcher
-    model_file: str
-    ctx: int
+    seats: Seats
     sampling: Sampling
     session: ScoringSession | None
-    request_timeout_s: float
     wanted: Wanted
     reference: Reference
 
@@ -74,41 +61,18 @@ class Tried:
     other: Trial | None
 
 
-class _Seat:
-    """One running server with its dispatcher."""
-
-    def __init__(self, server: RunningServer, timeout_s: float) -> None:
-        self.server = server
-        self.lanes = server.facts.parallel
-        self._dispatcher = Dispatcher(server.client, self.lanes, timeout_s, server.dead)
-        self.alone: dict[tuple[Item, int], Trial | None] = {}
-
-    def run(self, schedule: PassSchedule, bodies: Callable[[int], Body]) -> Iterator[Answered]:
-        for answer in self._dispatcher.run(schedule, lambda entry: bodies(entry.item)):
-            if not isinstance(answer, int):
-                yield answer
-
-    def close(self) -> ExitInfo:
-        self._dispatcher.__exit__()
-        return self.server.stop()
-
-
 class CaseBench:
-    """Makes attempts at shapes; a context manager that stops its servers on the way out.
+    """Makes attempts at shapes; a context manager that gives up its seats on the way out.
 
-    A server is launched for the number of slots that a shape asks for and kept until another number
-    is asked for. One that dies is launched again; raises ServerError after `MOST_DEATHS`.
+    A seat is opened for the number of lanes that a shape asks for and kept until another number
+    is asked for. A server that dies is launched again; raises ServerError after `MOST_DEATHS`.
     """
 
-    def __init__(self, settings: BenchSettings, launching: Callable[[int], None]) -> None:
-        """`launching` is told the number of slots before each launch."""
+    def __init__(self, settings: BenchSettings) -> None:
         self.n_attempts = 0
-        self.facts: ServerFacts | None = None
-        """Of the last server that was launched for a shape."""
         self._settings = settings
-        self._launching = launching
-        self._crowd: _Seat | None = None
-        self._single: _Seat | None = None
+        self._crowd: Seat | None = None
+        self._single: Seat | None = None
         self._deaths = 0
 
     def __enter__(self) -> CaseBench:
@@ -123,7 +87,7 @@ class CaseBench:
         self.stop()
 
     def stop(self) -> None:
-        """Stops what runs; the next attempt launches again."""
+        """Gives the seats up; the next attempt opens another."""
         seats, self._crowd, self._single = (self._crowd, self._single), None, None
         for seat in seats:
             if seat is not None:
@@ -131,7 +95,7 @@ class CaseBench:
 
     def client(self, shape: CaseShape) -> Client:
         """The server that the shape's attempts are made on."""
-        return self._seat_for(shape).server.client
+        return self._seat_for(shape).client
 
     def tries(self, shape: CaseShape, plan: AttemptPlan) -> Tried:
         """Attempts until the plan is decided, either way."""
@@ -142,19 +106,24 @@ class CaseBench:
         return self._tried(shape, n, None)
 
     def measure(self, shape: CaseShape, n: int) -> Measured:
-        """The case on servers launched for it: one slot first, then its own number."""
+        """The case on seats opened for it: one slot first, where there can be one, then its own
+        number."""
         self.stop()
-        single = self._launch(1, shape)
-        try:
-            one_slot = tuple(self._ask_alone(single, shape, 0) for _ in range(ALONE_TIMES))
-        finally:
-            single.close()
+        one_slot = self._on_one_slot(shape) if self._settings.seats.has_single else ()
         alone = [self._alone_again(shape) for _ in range(ALONE_TIMES)]
         attempts = tuple(self._attempt(shape) for _ in range(n))
         alone.append(self._alone_again(shape))
         return Measured(one_slot, tuple(alone), attempts)
 
+    def _on_one_slot(self, shape: CaseShape) -> tuple[Trial, ...]:
+        single = self._settings.seats.open(1, shape)
+        try:
+            return tuple(self._ask_alone(single, shape, 0) for _ in range(ALONE_TIMES))
+        finally:
+            single.close()
+
     def _tried(self, shape: CaseShape, limit: int, needed: int | None) -> Tried:
+        self._settings.seats.check_room(shape, limit)
         alone = self._reference(shape)
         if alone is None:
             return Tried(Rate(0, 0), (), None, None)
@@ -180,7 +149,8 @@ class CaseBench:
         if self._settings.reference is Reference.ONE_SLOT:
             seat, lane = self._single_seat(shape), 0
         else:
-            seat, lane = self._seat_for(shape), shape.subject.lane or 0
+            seat = self._seat_for(shape)
+            lane = seat.place(shape.subject.lane)
         key = (shape.subject.item, lane)
         if key not in seat.alone:
             trials = [self._ask_alone(seat, shape, lane) for _ in range(ALONE_TIMES)]
@@ -192,9 +162,10 @@ class CaseBench:
         return seat.alone[key]
 
     def _alone_again(self, shape: CaseShape) -> Trial:
-        return self._ask_alone(self._seat_for(shape), shape, shape.subject.lane or 0)
+        seat = self._seat_for(shape)
+        return self._ask_alone(seat, shape, seat.place(shape.subject.lane))
 
-    def _ask_alone(self, seat: _Seat, shape: CaseShape, lane: int) -> Trial:
+    def _ask_alone(self, seat: Seat, shape: CaseShape, lane: int) -> Trial:
         schedule = pinned_pass([(shape.target, lane)], seat.lanes)
         return self._target(seat, shape, schedule, Arm.A)
 
@@ -205,7 +176,7 @@ class CaseBench:
         self._died(seat)
         return trial
 
-    def _target(self, seat: _Seat, shape: CaseShape, schedule: PassSchedule, arm: Arm) -> Trial:
+    def _target(self, seat: Seat, shape: CaseShape, schedule: PassSchedule, arm: Arm) -> Trial:
         """Runs a schedule over the shape's requests and gives the target's trial."""
         check()
         sampling = self._settings.sampling
@@ -227,11 +198,13 @@ class CaseBench:
         sha = bodies[shape.target].sha256
         return Trial(key, shape.subject.item.id, lane, None, sha, 0.0, 0.0, failure, None)
 
-    def _trial(self, seat: _Seat, shape: CaseShape, answer: Answered, arm: Arm) -> Trial:
+    def _trial(self, seat: Seat, shape: CaseShape, answer: Answered, arm: Arm) -> Trial:
         exchange, item = answer.exchange, shape.subject.item
-        died = broke_by_death(exchange, seat.server.dead)
-        result = read_result(exchange, item.max_tokens or self._settings.sampling.max_tokens, died)
-        session, scored = self._settings.session, None
+        died = broke_by_death(exchange, seat.dead)
+        settings, scored = self._settings, None
+        limit = item.max_tokens or settings.sampling.max_tokens
+        result = read_result(exchange, limit, died, settings.seats.names)
+        session = settings.session
         if isinstance(result, Completion):
             scored = UNSCORED if session is None else session.score(item, result)
         return Trial(
@@ -246,49 +219,27 @@ class CaseBench:
             scored=scored,
         )
 
-    def _seat_for(self, shape: CaseShape) -> _Seat:
+    def _seat_for(self, shape: CaseShape) -> Seat:
         seat = self._crowd
-        if seat is not None and (seat.lanes != shape.lanes or seat.server.dead.is_set()):
+        if seat is not None and (seat.lanes != shape.lanes or seat.dead.is_set()):
             self._crowd = None
             seat.close()
         if self._crowd is None:
-            self._crowd = self._launch(shape.lanes, shape)
-            self.facts = self._crowd.server.facts
+            self._crowd = self._settings.seats.open(shape.lanes, shape)
         return self._crowd
 
-    def _single_seat(self, shape: CaseShape) -> _Seat:
+    def _single_seat(self, shape: CaseShape) -> Seat:
         seat = self._single
-        if seat is not None and seat.server.dead.is_set():
+        if seat is not None and seat.dead.is_set():
             self._single = None
             seat.close()
         if self._single is None:
-            self._single = self._launch(1, shape)
+            self._single = self._settings.seats.open(1, shape)
         return self._single
 
-    def _launch(self, lanes: int, shape: CaseShape) -> _Seat:
-        settings = self._settings
-        self._launching(lanes)
-        server = settings.launcher.launch(lanes)
-        seat = _Seat(server, settings.request_timeout_s)
-        try:
-            check_fits(server.facts, settings.model_file)
-            check_items_fit(server.client, shape.items, settings.sampling, settings.ctx)
-            self._warm_up(seat, shape)
-        except BaseException:
-            seat.close()
-            raise
-        return seat
-
-    def _warm_up(self, seat: _Seat, shape: CaseShape) -> None:
-        """One request per slot, released together: it takes a server's odd first reply away."""
-        override: dict[str, object] = {"ignore_eos": True, "max_tokens": WARMUP_TOKENS}
-        body = build_body(shape.subject.item, self._settings.sampling, override)
-        for _ in seat.run(wave_pass([0] * seat.lanes, seat.lanes), lambda _: body):
-            pass
-
-    def _died(self, seat: _Seat) -> bool:
+    def _died(self, seat: Seat) -> bool:
         """Whether the server died. Raises ServerError when that has happened too often."""
-        if not seat.server.dead.is_set():
+        if not seat.dead.is_set():
             return False
         self._deaths += 1
         if self._deaths >= MOST_DEATHS:

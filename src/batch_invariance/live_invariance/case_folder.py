@@ -8,6 +8,7 @@ from pathlib import Path
 from batch_invariance.errors import BatchInvarianceError, UsageError
 from batch_invariance.formats.case_report import case_report
 from batch_invariance.formats.case_script import FOLDER, case_script, request_files
+from batch_invariance.formats.case_script_endpoint import endpoint_script
 from batch_invariance.invariance_diff.case import Case, Redaction, parse_case
 from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.store import write_new
@@ -34,7 +35,8 @@ def write_case(folder: Path, case: Case) -> None:
     """
     files = {CASE: case.to_bytes(), REPORT: case_report(case).encode("utf-8", "backslashreplace")}
     if case.redaction is not Redaction.REMOVED:
-        files[SCRIPT] = case_script(case).encode("utf-8", "backslashreplace")
+        script = case_script(case) if case.endpoint is None else endpoint_script(case)
+        files[SCRIPT] = script.encode("utf-8", "backslashreplace")
         files.update(request_files(case))
     try:
         folder.mkdir(parents=True)

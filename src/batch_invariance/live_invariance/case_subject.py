@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from batch_invariance.invariance_diff.case import Case, Ran
 from batch_invariance.invariance_diff.case_launch import portable_words, with_slots
+from batch_invariance.invariance_diff.endpoint import Endpoint
 from batch_invariance.invariance_diff.records import Header, Observer, Subject
+from batch_invariance.live_invariance.case_endpoint import Heard
+from batch_invariance.live_invariance.endpoint_facts import PROCESS_START, VERSIONS
 from batch_invariance.live_invariance.launch import engine_environment
 from batch_invariance.live_invariance.prepare import ServerKnowledge, observer_now
 from batch_invariance.live_invariance.server import ServerFacts
@@ -16,6 +20,8 @@ from batch_invariance.live_invariance.server import ServerFacts
 SHOWN = 200
 ABSENT = "not loaded"
 Pair = tuple[str, object, object]
+IN_ANSWERS = ("system_fingerprint", "model in answers")
+"""What a server says of itself only in its answers: every name that any of them had."""
 
 
 def ran_of(facts: ServerFacts, ctx: int, lanes: int) -> Ran:
@@ -59,6 +65,45 @@ def differs_once_launched(case: Case, facts: ServerFacts) -> list[str]:
     if ran.libraries:
         for name in sorted({*ran.libraries, *binary.libraries}):
             pairs.append((name, ran.libraries.get(name, ABSENT), binary.libraries.get(name)))
+    return _said(pair for pair in pairs if pair[1] is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedEndpoint:
+    """A server of somebody else as it was recorded: what it said, the model's name in requests, the
+    context of a request (0 for unknown), and its chat template's digest where it told that."""
+
+    endpoint: Endpoint
+    model: str
+    ctx: int
+    chat_template_sha256: str | None
+
+    @property
+    def versionless(self) -> bool:
+        """Whether nothing that it says names a version, so that another cannot be told apart."""
+        return not any(place in self.endpoint.said for place in VERSIONS)
+
+
+def differs_from_endpoint(recorded: RecordedEndpoint, now: Heard, answered: bool) -> list[str]:
+    """What the server says of itself that was not recorded so. `answered`: it has answered a
+    request, so that what stands in answers counts too. Where it is and since when its process runs
+    is no part of it."""
+    identity, before = now.told.identity, recorded.endpoint
+    template = recorded.chat_template_sha256
+    pairs: list[Pair] = [
+        ("the engine", before.engine.value, now.seen.engine.value),
+        ("the model's name", recorded.model, now.model),
+        ("the context of a request", recorded.ctx or None, identity.n_ctx),
+        ("the chat template's digest", template, identity.chat_template_sha256),
+    ]
+    for place, said in sorted(before.said.items()):
+        other = now.told.facts.get(place)
+        if place in IN_ANSWERS:
+            known = other is not None and {*other.split(", ")} <= {*said.split(", ")}
+            if known or not answered:
+                continue
+        if place != PROCESS_START:
+            pairs.append((place, said, other))
     return _said(pair for pair in pairs if pair[1] is not None)
 
 

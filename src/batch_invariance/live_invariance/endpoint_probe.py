@@ -153,7 +153,7 @@ class _Prober:
         base = Dialect(self._asked.model, NEEDED, self._pins, TokenNames.IDS)
         exchange = self._send(base)
         if _refused(exchange):
-            raise ServerError(self._no_answer(exchange))
+            raise ServerError(no_answer(self._client, self._asked.model, exchange))
         # logprobs is what top_logprobs rests on.
         for name in names:
             if name in kept:
@@ -170,28 +170,30 @@ class _Prober:
         self.n_sent += 1
         exchange = self._client.post(CHAT_PATH, body.for_slot(0), self._asked.timeout_s)
         if exchange.failure is not None or exchange.status in (401, 403, 404, 429):
-            raise ServerError(self._no_answer(exchange))
+            raise ServerError(no_answer(self._client, self._asked.model, exchange))
         return exchange
 
     def _read(self, exchange: Exchange, names: TokenNames) -> Completion:
         result = parse_response(exchange.status, exchange.body, QUESTION.max_tokens or 1, names)
         if isinstance(result, Failure):
-            raise ServerError(self._no_answer(exchange))
+            raise ServerError(no_answer(self._client, self._asked.model, exchange))
         return result
 
-    def _no_answer(self, exchange: Exchange) -> str:
-        where = f"{self._client.base_url}{CHAT_PATH} (model {self._asked.model})"
-        if exchange.failure is not None:
-            return f"{where} does not answer: {exchange.failure.detail}; check --url"
-        said = exchange.body[:200].decode("utf-8", "replace")
-        hints = {
-            401: "give the key with --api-key-file or --api-key-env",
-            403: "give the key with --api-key-file or --api-key-env",
-            404: "check --url and --model; the server must have /v1/chat/completions",
-            429: "its rate limit leaves no room; try later or raise --request-timeout",
-        }
-        hint = hints.get(exchange.status, "no request can be measured there")
-        return f"{where} answers {exchange.status}: {said.strip()}; {hint}"
+
+def no_answer(client: EndpointClient, model: str, exchange: Exchange) -> str:
+    """What to say of a chat request that was not answered, and what may help."""
+    where = f"{client.base_url}{CHAT_PATH} (model {model})"
+    if exchange.failure is not None:
+        return f"{where} does not answer: {exchange.failure.detail}; check --url"
+    said = exchange.body[:200].decode("utf-8", "replace")
+    hints = {
+        401: "give the key with --api-key-file or --api-key-env",
+        403: "give the key with --api-key-file or --api-key-env",
+        404: "check --url and --model; the server must have /v1/chat/completions",
+        429: "its rate limit leaves no room; try later or raise --request-timeout",
+    }
+    hint = hints.get(exchange.status, "no request can be measured there")
+    return f"{where} answers {exchange.status}: {said.strip()}; {hint}"
 
 
 def _refused(exchange: Exchange) -> bool:

@@ -262,7 +262,12 @@ class _Search:
         best: tuple[CaseShape, Expected, Rate, bool | None] | None = None
         for shape in dict.fromkeys(history[place] for place in places):
             self._observer.stage("measuring the case", 0)
-            measured = self._bench.measure(shape, self._task.limits.attempts)
+            try:
+                measured = self._bench.measure(shape, self._task.limits.attempts)
+            except ServerError:
+                if best is None:
+                    raise
+                break
             expected, rate = measured.expectation(self._task.wanted, self._task.reference)
             found = shape, expected or fallback, rate, measured.one_slot_agrees
             if best is None or rate.share > best[2].share:
