@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from batch_invariance.live_invariance.cell_choice import (
 )
 from batch_invariance.live_invariance.flags import UserFlags
 from batch_invariance.live_invariance.host import LaunchLimits
+from batch_invariance.live_invariance.owned_folder import owned_folder
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
@@ -38,7 +38,6 @@ from batch_invariance.live_invariance.prepare import (
 )
 from batch_invariance.live_invariance.registry import Lookup, load_entry
 from batch_invariance.live_invariance.server import LaunchSettings, LlamaLauncher
-from batch_invariance.live_invariance.store import temporary_folder
 from batch_invariance.profiles.spark.generate import SparkPlan
 
 GIB = 1024**3
@@ -127,7 +126,7 @@ def port(text: str) -> int:
 @dataclass(frozen=True, slots=True)
 class ChosenCell:
     """What the arguments come to. `workset` is None where the profile's `spark` plan makes it;
-    `folder` is the run's own, where it has one; `origins` says where each value stands."""
+    `folder` is the run's own, for what goes with it; `origins` says where each value stands."""
 
     source: Source
     server: ServerChoice
@@ -135,19 +134,24 @@ class ChosenCell:
     workset: WorkSet | None
     spark: SparkPlan | None
     origins: tuple[Setting, ...]
-    folder: Path | None = None
+    folder: Path
 
 
 @contextlib.contextmanager
 def chosen_cell(args: argparse.Namespace, flags: Sequence[str]) -> Iterator[ChosenCell]:
-    """Resolves the arguments; a canary's model lives as long as the context.
+    """Resolves the arguments; the cell's folder, with a canary's model, lives as long as the
+    context.
 
     Raises UsageError, or what is wrong with a file that they name.
     """
+    with owned_folder("run-") as folder:
+        yield cell_in(folder, args, flags)
+
+
+def cell_in(folder: Path, args: argparse.Namespace, flags: Sequence[str]) -> ChosenCell:
+    """The same in a folder that is there; a canary of the same name in it is the same."""
     if args.canary is not None:
-        with _canary_cell(args, flags) as cell:
-            yield cell
-        return
+        return _canary_cell(folder, args, flags)
     entry = None
     if args.model is None and args.model_alias is not None:
         entry = load_entry(
@@ -180,7 +184,7 @@ def chosen_cell(args: argparse.Namespace, flags: Sequence[str]) -> Iterator[Chos
     choice = ServerChoice(server, found.model, found.ctx, UserFlags(found.flags), args.model_alias)
     settings = settings_from(args, found.parallel)
     workset, spark = _task(args, found.ctx)
-    yield ChosenCell(Source.LIVE, choice, settings, workset, spark, found.settings)
+    return ChosenCell(Source.LIVE, choice, settings, workset, spark, found.settings, folder)
 
 
 def _task(args: argparse.Namespace, ctx: int) -> tuple[WorkSet | None, SparkPlan | None]:
@@ -195,8 +199,7 @@ def _task(args: argparse.Namespace, ctx: int) -> tuple[WorkSet | None, SparkPlan
     )
 
 
-@contextlib.contextmanager
-def _canary_cell(args: argparse.Namespace, flags: Sequence[str]) -> Iterator[ChosenCell]:
+def _canary_cell(folder: Path, args: argparse.Namespace, flags: Sequence[str]) -> ChosenCell:
     for option in ("model", "models_file", "models_dir"):
         if getattr(args, option) is not None:
             name = option.replace("_", "-")
@@ -219,15 +222,11 @@ def _canary_cell(args: argparse.Namespace, flags: Sequence[str]) -> Iterator[Cho
             "or a KV type after --",
             file=sys.stderr,
         )
-    folder = temporary_folder("canary-")
-    try:
-        model = canary.write_canary(spec, folder)
-        name = args.model_alias or canary.canary_name(spec)
-        choice = ServerChoice(server_bin, model, ctx, own, name)
-        origins = _canary_origins(args, choice, settings.parallel, given)
-        yield ChosenCell(Source.CANARY, choice, settings, workset, spark, origins, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    model = canary.write_canary(spec, folder)
+    name = args.model_alias or canary.canary_name(spec)
+    choice = ServerChoice(server_bin, model, ctx, own, name)
+    origins = _canary_origins(args, choice, settings.parallel, given)
+    return ChosenCell(Source.CANARY, choice, settings, workset, spark, origins, folder)
 
 
 def _canary_origins(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_invariance.cli.cell_options import ChosenCell, chosen_cell, launcher_of
+from batch_invariance.cli.cell_options import ChosenCell, cell_in, launcher_of
 from batch_invariance.cli.cell_workset import fitted_workset, guessed_workset
 from batch_invariance.cli.matrix_options import CANARY, is_file
 from batch_invariance.cli.run_options import load_scorer, prepared
@@ -17,6 +17,7 @@ from batch_invariance.invariance_diff.matrix_plan import MatrixPlan, PlannedGrou
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.workset import WorkSet
 from batch_invariance.live_invariance.flags import UserFlags
+from batch_invariance.live_invariance.owned_folder import owned_folder
 from batch_invariance.live_invariance.prepare import (
     ServerKnowledge,
     know_server,
@@ -51,11 +52,12 @@ def prepare_groups(
     """
     _check_kv_stated_once(plan, common_flags)
     scorer = load_scorer(args, SparkScorer() if args.profile == "spark" else None)
+    own_folder = stack.enter_context(owned_folder("sweep-"))
     found = []
     for planned in groups_of(plan, common_flags):
         own = _arguments(args, plan, planned)
         cells = [
-            stack.enter_context(chosen_cell(_with_slots(own, n), planned.flags))
+            cell_in(own_folder, _with_slots(own, n), planned.flags)
             for n in plan.parallel or (None,)
         ]
         found.append(_prepared(args, planned.folder, cells, scorer))

@@ -63,15 +63,9 @@ EXAMPLES = """examples:
   batch-invariance minimise certs/model__ctx8192__N4.json --time-budget 600
   batch-invariance minimise certs/somebodys.json --url http://localhost:8000 --max-requests 500
 
-<<<<<<< HEAD
-Server and model lie where they lay, or where --server-bin and --model say. Exit status 0: a case
-was written and shows the divergence on a server launched for it. 3: it was not reproduced, or not
-on such a server.
-=======
 Server and model lie where they lay, or where --server-bin and --model say; what certify-endpoint
 measured is tried again at --url. Exit status 0: a case was written and showed the divergence when
-it was measured at the end. 3: it was not reproduced.
->>>>>>> w-urlcase
+it was measured at the end. 3: it was not reproduced, or not in that last measurement.
 """
 
 

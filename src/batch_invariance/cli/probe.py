@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.rules import EXACT_COUNTER_LIMIT
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.flags import UserFlags
+from batch_invariance.live_invariance.owned_folder import owned_folder
 from batch_invariance.live_invariance.prepare import (
     RunSettings,
     ServerChoice,
@@ -34,7 +34,6 @@ from batch_invariance.live_invariance.prepare import (
     know_server,
 )
 from batch_invariance.live_invariance.probe import ProbeRequest, run_probe
-from batch_invariance.live_invariance.store import temporary_folder
 
 MAX_PROMPT_BYTES = 64 << 20
 MAX_COUNT = 100_000
@@ -110,11 +109,11 @@ def _add_server_options(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The server, the prompt, and the folder that a canary's model lies in."""
+    """The server, the prompt, and the run's own folder, with a canary's model in it."""
 
     server: ServerChoice
     prompt: str
-    folder: Path | None = None
+    folder: Path
 
 
 def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
@@ -180,19 +179,17 @@ def _chosen(args: argparse.Namespace, flags: UserFlags) -> Iterator[_Chosen]:
         missing += ["--prompt or --prompt-file"] if prompt is None else []
         if args.model is None or prompt is None:
             raise UsageError(f"{', '.join(missing)}: needed unless --canary is given")
-        yield _Chosen(ServerChoice(server_bin, args.model, args.ctx, flags), prompt)
+        with owned_folder("probe-") as folder:
+            yield _Chosen(ServerChoice(server_bin, args.model, args.ctx, flags), prompt, folder)
         return
     if args.model is not None:
         raise UsageError("--canary makes its own model: leave --model out")
     spec = ToySpec.parse(args.canary or canary.DEFAULT_SPEC)
-    folder = temporary_folder("probe-")
-    try:
+    with owned_folder("probe-") as folder:
         model = canary.write_canary(spec, folder)
         own = canary.canary_flags(flags, spec)
         choice = ServerChoice(server_bin, model, args.ctx, own, canary.canary_name(spec))
         yield _Chosen(choice, prompt or prompt_of(CANARY_PROMPT_LENGTH), folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _prompt(args: argparse.Namespace) -> str | None:

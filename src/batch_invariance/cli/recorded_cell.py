@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,13 +16,13 @@ from batch_invariance.invariance_diff.records import Cell, Header, LifetimeStart
 from batch_invariance.live_invariance import canary
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.flags import UserFlags
+from batch_invariance.live_invariance.owned_folder import owned_folder
 from batch_invariance.live_invariance.prepare import (
     ListedSchedule,
     RunSettings,
     ServerChoice,
     find_server,
 )
-from batch_invariance.live_invariance.store import temporary_folder
 from batch_invariance.profiles.spark.scorer import SparkScorer
 from batch_invariance.scorer_api import Scorer, describe_scorer, resolve_scorer
 from batch_invariance.scorers import SHIPPED
@@ -81,27 +80,22 @@ def recorded_cell(
 @contextlib.contextmanager
 def recorded_server(
     source: Source, cell: Cell, model_file: str, server_bin: str, model: Path | None
-) -> Iterator[tuple[ServerChoice, Path | None]]:
-    """What to launch for a cell, and the folder of its canary, which is made anew, lives as long as
-    the context, and needs no `model`.
+) -> Iterator[tuple[ServerChoice, Path]]:
+    """What to launch for a cell, and a folder that lives as long as the context; in it a canary is
+    made anew, which needs no `model`.
 
     Raises UsageError where there is no server, no model, or no canary of that name.
     """
     found = find_server(server_bin)
-    folder: Path | None = None
-    try:
+    with owned_folder("run-") as folder:
         if source is Source.CANARY:
             spec = canary.spec_of(model_file)
             if spec is None:
                 raise UsageError(f"no canary is called {model_file}")
-            folder = temporary_folder("canary-")
             model = canary.write_canary(spec, folder)
         elif model is None:
             raise UsageError("--model: needed, where the model lies is not recorded")
         yield ServerChoice(found, model, cell.ctx, UserFlags(cell.server_flags), cell.model), folder
-    finally:
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def recorded_scorer(args: argparse.Namespace, info: ScorerInfo) -> Scorer:

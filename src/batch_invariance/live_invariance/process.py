@@ -33,6 +33,11 @@ LOG_TAIL_BYTES = 4096
 _GUARDIAN = os.path.abspath(guardian.__file__)
 
 
+def guardian_command(scratch: Path) -> list[str]:
+    """The command line of a guardian that removes `scratch` when this process vanishes."""
+    return [sys.executable, "-I", "-S", _GUARDIAN, os.fspath(scratch)]
+
+
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
     """How the server ended: an exit `code`, or the number of the `signal` that killed it.
@@ -100,7 +105,7 @@ class OwnedProcess:
             ) from error
         try:
             guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", _GUARDIAN, os.fspath(scratch)],
+                guardian_command(scratch),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log_fd,
