@@ -205,7 +205,7 @@ MACHINE = (
         "no room for temporary files",
         "cannot make a temporary folder: ",
         1,
-        Kept.CLOSED,
+        Kept.NOTHING,
     ),
     _machine(
         "evidence_full",

@@ -7,12 +7,10 @@ import os
 import re
 import resource
 import socket
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -23,7 +21,7 @@ from batch_invariance.live_invariance.store import OutDirLock
 from fake_llama_server import HELP
 from fault_cases import CASES
 from fault_runs import LEAST
-from reports_fixtures import Cell, cli, light_cell, make_cell
+from reports_fixtures import Cell, light_cell, make_cell
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "batch_invariance"
 GIB = 1 << 30
@@ -117,17 +115,16 @@ def test_a_port_that_a_neighbour_takes_first_is_left_to_it(
 def test_no_room_for_temporary_files_is_no_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(**_: object) -> NoReturn:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    mkdir = os.mkdir
+
+    def full(path: str | os.PathLike[str], mode: int = 0o777) -> None:
+        if "batch-invariance-" in os.fspath(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        mkdir(path, mode)
 
     cell = make_cell(tmp_path)
-    monkeypatch.setattr(tempfile, "mkdtemp", full)
-    words = cell.words()
-    # The cache of `cli` itself lies in a temporary folder.
-    monkeypatch.setattr(
-        tempfile, "TemporaryDirectory", lambda: contextmanager(iter)([str(tmp_path)])
-    )
-    fault_runs.check(CASES["temporary_full"], cli(*words, out_dir=cell.out_dir))
+    monkeypatch.setattr(os, "mkdir", full)
+    fault_runs.check(CASES["temporary_full"], cell.run())
 
 
 @contextmanager
