@@ -14,7 +14,9 @@ from batch_invariance.invariance_diff.endpoint import (
     Endpoint,
     Engine,
     Offered,
+    Sharing,
     TokenNames,
+    sharing,
     wants,
 )
 from batch_invariance.invariance_diff.gauge import Interval, Poll, proves_company, read_gauge
@@ -36,7 +38,7 @@ from core_fixtures import (
     with_result,
     with_scored,
 )
-from endpoint_ideal import ENDPOINT, IdealEndpoint
+from endpoint_ideal import DIALECT, ENDPOINT, IdealEndpoint
 
 # The gauge.
 
@@ -194,6 +196,19 @@ def test_the_planted_request_carries_the_ban_or_the_other_prompt() -> None:
     assert planted_body(ControlPlan(1, None, 0, 3), items, sampling) == other
     own = build_body(items[1], sampling)
     assert planted_body(ControlPlan(1, None, 0), items, sampling) == own
+
+
+# Who is sure to share a matrix product.
+
+
+@pytest.mark.parametrize("engine", list(Engine))
+def test_only_llama_cpp_parts_a_pass_by_slots(engine: Engine) -> None:
+    pinned, free = (replace(DIALECT, pins_slots=pins) for pins in (True, False))
+    told = (sharing(engine, pinned), sharing(engine, free))
+    if engine is Engine.LLAMA_CPP:
+        assert told == (Sharing.NEIGHBOURS, Sharing.UNTOLD)
+    else:
+        assert told == (Sharing.ANY_LANE, Sharing.ANY_LANE)
 
 
 # The rate over lifetimes.
