@@ -117,7 +117,9 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     if server_flags:
         raise UsageError("certify-endpoint starts no server: nothing may follow --")
     url, limits = base_url(args.url), Limits(args.max_requests, args.max_total_tokens)
-    metrics_url = url if args.metrics_url is None else base_url(metrics_base(args.metrics_url))
+    metrics_url = url
+    if args.metrics_url is not None:
+        metrics_url = base_url(metrics_base(args.metrics_url), "--metrics-url")
     if (args.lifetimes > 1) is not (args.restart_command is not None):
         raise UsageError("--lifetimes 2 or more and --restart-command need each other")
     settings = settings_from(args, args.concurrency)
