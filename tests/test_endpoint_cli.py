@@ -408,6 +408,10 @@ def test_an_address_that_could_leak_or_lead_nowhere_is_refused(
     assert said in err
     assert "pw" not in err
     assert "abc" not in err
+    # The option that is at fault is the one that is named.
+    elsewhere = [*words[:2], "http://127.0.0.1:9", *words[3:], "--metrics-url", url]
+    assert main([*elsewhere, "--workset", str(tmp_path / "w.json")]) == 2
+    assert "--metrics-url: " in capsys.readouterr().err
 
 
 def test_nobody_there_is_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,9 @@ def limits_of(args: argparse.Namespace) -> Limits:
 
 def metrics_url_of(args: argparse.Namespace, url: str) -> str:
     """Where the metrics are. Raises UsageError for what is no address."""
-    return url if args.metrics_url is None else base_url(metrics_base(args.metrics_url))
+    if args.metrics_url is None:
+        return url
+    return base_url(metrics_base(args.metrics_url), "--metrics-url")
 
 
 def key_of(args: argparse.Namespace, url: str) -> str | None:

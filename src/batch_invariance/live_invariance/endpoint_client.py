@@ -42,19 +42,26 @@ class Limits:
     tokens: int | None = None
 
 
-def base_url(text: str) -> str:
-    """`--url` without a trailing `/v1` or slash. Raises UsageError for what is no such address."""
+def base_url(text: str, option: str = "--url") -> str:
+    """The address that `option` gives, without a trailing `/v1` or slash.
+
+    Raises UsageError for what is no such address.
+    """
     try:
         parts = urllib.parse.urlsplit(text)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"--url: {error}; give http://host:port") from None
+        raise UsageError(f"{option}: {error}; give http://host:port") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError("--url: give an address such as http://host:port or https://host/v1")
+        raise UsageError(f"{option}: give an address such as http://host:port or https://host/v1")
     if parts.username is not None or parts.password is not None:
-        raise UsageError("--url: no user or password in it; use --api-key-file or --api-key-env")
+        raise UsageError(
+            f"{option}: no user or password in it; use --api-key-file or --api-key-env"
+        )
     if parts.query or parts.fragment:
-        raise UsageError("--url: give the address without a query; it would stand in the evidence")
+        raise UsageError(
+            f"{option}: give the address without a query; it would stand in the evidence"
+        )
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     place = host if port is None else f"{host}:{port}"
     path = parts.path.rstrip("/").removesuffix("/v1")
