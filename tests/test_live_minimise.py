@@ -82,7 +82,7 @@ def test_a_server_that_was_started_by_hand_comes_down_to_two_requests_too(
 
         folder = tmp_path / "case"
         words = ["minimise", made.certificate_path, "--url", url, "--out", folder, "--json", "-q"]
-        small = cli(*words, "--attempts", 3, "--max-probes", 3)
+        small = cli(*words, "--attempts", 3, "--max-probes", 2)
         assert small.code == 0, small.stderr
         case = json.loads(small.stdout)
         assert case["n_requests"] <= 2
