@@ -29,10 +29,10 @@ def mixed(folder: Path) -> Path:
     return path
 
 
-def shown_with_curl(folder: Path, **more: str) -> None:
+def shown_with_curl(folder: Path, tries: int = 3, **more: str) -> None:
     """The script of a case shows it."""
     command = ["sh", folder / "case.sh"]
-    env = {**os.environ, **more, "TRIES": "3"}
+    env = {**os.environ, **more, "TRIES": str(tries)}
     shown = subprocess.run(
         command, env=env, capture_output=True, text=True, check=False, timeout=180
     )
@@ -82,13 +82,13 @@ def test_a_server_that_was_started_by_hand_comes_down_to_two_requests_too(
 
         folder = tmp_path / "case"
         words = ["minimise", made.certificate_path, "--url", url, "--out", folder, "--json", "-q"]
-        small = cli(*words, "--attempts", 3, "--max-probes", 3)
+        small = cli(*words, "--attempts", 2, "--max-probes", 2)
         assert small.code == 0, small.stderr
         case = json.loads(small.stdout)
         assert case["n_requests"] <= 2
-        assert case["rate"]["shown"] >= 2
+        assert case["rate"]["shown"] >= 1
 
-        replayed = cli("replay", folder, "--url", url, "--json", "-q", "--attempts", 3)
+        replayed = cli("replay", folder, "--url", url, "--json", "-q", "--attempts", 2)
         assert replayed.code == 0, replayed.stdout + replayed.stderr
         assert json.loads(replayed.stdout)["outcome"] == "reproduced"
-        shown_with_curl(folder, URL=url)
+        shown_with_curl(folder, tries=2, URL=url)

@@ -215,5 +215,8 @@ def _endpoint(args: argparse.Namespace, task: MinimiseTask) -> Iterator[Ground]:
         check_room(amount.least, limits_of(args), "the start and its measurement alone")
         if not args.quiet:
             say(notice(on.url, amount.most, limits_of(args)))
-            say([f"  where it shows every time, a candidate takes {amount.candidate} at most"])
+            usual = (
+                f"where it shows every time, a candidate takes {amount.candidate} requests at most"
+            )
+            say([f"  {usual}"])
         yield _Endpoint(args, task, on)
