@@ -17,6 +17,7 @@ from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.model import Source, Status, Verdict
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.shared_arm import comparable
+from batch_invariance.invariance_diff.strict_json import parse_json
 
 SCHEMA = "matrix/1"
 INDEX_NAME = "matrix.json"
@@ -105,7 +106,7 @@ def is_complete(cells: Iterable[CellEntry]) -> bool:
 def parse_index(data: bytes, name: str) -> MatrixIndex:
     """Reads an index; `name` is the file's in an error. Raises FileFormatError for another file."""
     try:
-        value: Any = json.loads(data)
+        value: Any = parse_json(data)
         if not isinstance(value, dict) or value.get("schema") != SCHEMA:
             raise ValueError
         return from_json(MatrixIndex, value, "index")

@@ -35,12 +35,10 @@ TRIAL_BYTES = 2048
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A certificate, where it and its evidence are, what was set aside for it, and its signature
-    (None: it is not signed)."""
+    """A certificate, where it and its evidence are, and its signature (None: it is not signed)."""
 
     certificate: Certificate
     paths: CellPaths
-    set_aside: tuple[Path, ...]
     signature: Path | None = None
 
 
@@ -97,10 +95,10 @@ def produce_by(
     prepare_out_dir(out_dir)
     paths = cell_paths(out_dir, header.cell.model, header.cell.ctx, header.cell.dispatch_n)
     with OutDirLock(out_dir):
-        moved = set_aside_signed(paths.certificate, [paths.evidence])
+        set_aside_signed(paths.certificate, [paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
             record_run(writer, header, scorer, conduct, run)
-        return _certified(paths, moved, key)
+        return _certified(paths, key)
 
 
 def resume(
@@ -130,10 +128,10 @@ def resume(
                 f"evidence {paths.evidence.name}",
                 ["another run has written to it meanwhile; resume it again"],
             )
-        moved = set_aside_signed(paths.certificate)
+        set_aside_signed(paths.certificate)
         with EvidenceWriter(paths.evidence, interruption.written) as writer:
             record_run(writer, header, scorer, conduct, rest)
-        return _certified(paths, moved, key)
+        return _certified(paths, key)
 
 
 def record_run(
@@ -152,9 +150,9 @@ def record_run(
         conduct.observer.note(message)
 
 
-def _certified(paths: CellPaths, moved: tuple[Path, ...], key: SigningKey | None) -> Produced:
+def _certified(paths: CellPaths, key: SigningKey | None) -> Produced:
     certificate = certify(read_lines(paths.evidence), paths.evidence.name)
     data = certificate.to_bytes()
     write_atomic(paths.certificate, data)
     signature = None if key is None else write_signature(paths.certificate, data, key)
-    return Produced(certificate, paths, moved, signature)
+    return Produced(certificate, paths, signature)
