@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -24,6 +25,7 @@ from batch_invariance.live_invariance.prepare import RunSettings, build_header
 from batch_invariance.live_invariance.produce import Conduct, produce
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.scorer_api import ExactMatch
+from company import gathered
 
 
 def pytest_configure() -> None:
@@ -33,6 +35,12 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _waves_are_whole() -> Iterator[None]:
+    with gathered():
+        yield
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,11 @@ chat completions, TGI's metrics, and a server that tells nothing. Each has plant
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from unittest.mock import patch
 
-from batch_invariance.invariance_diff.schedule import Entry
-from batch_invariance.live_invariance.dispatch import Answered, BodyFor, Dispatcher
 from batch_invariance.live_invariance.mock_answer import (
     GenerationRequest,
     GenerationResult,
@@ -26,6 +21,7 @@ from batch_invariance.live_invariance.mock_api import MockApi
 from batch_invariance.live_invariance.mock_engine import Job, MockEngine
 from batch_invariance.live_invariance.mock_server import MockHandler, MockServer
 from batch_invariance.live_invariance.mock_wire import Call, Identity, Json, Reply, json_reply
+from company import COMPANY
 
 MODEL = "org/fake-1b"
 KEY = "sk-very-secret-4711"
@@ -108,70 +104,10 @@ class FakeHandler(MockHandler):
         return "uvicorn"
 
 
-class Company:
-    """How many requests the dispatchers of this process have released that are not here yet.
-
-    A fake in the same process may wait for them, so that what shares a batch does not hang on how
-    busy the machine is. `LIMIT_S` bounds the wait for one that never comes.
-    """
-
-    LIMIT_S = 2.0
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._missing = 0
-        self.lanes = 0
-
-    @property
-    def missing(self) -> int:
-        return self._missing
-
-    def expect(self, n: int, lanes: int) -> None:
-        with self._lock:
-            self._missing, self.lanes = n, lanes
-
-    def arrived(self) -> None:
-        with self._lock:
-            self._missing = max(0, self._missing - 1)
-
-    def watched(self) -> patch.multiple:  # type: ignore[type-arg]
-        """Within it, what dispatchers release is counted."""
-        release, saturate = Dispatcher._release, Dispatcher._saturate
-
-        def counted_release(
-            dispatcher: Dispatcher, group: Sequence[Entry], body_for: BodyFor
-        ) -> Iterator[Answered]:
-            self.expect(len(group), len(group))
-            return release(dispatcher, group, body_for)
-
-        def counted_saturate(
-            dispatcher: Dispatcher, entries: list[Entry], lanes: int, body_for: BodyFor
-        ) -> Iterator[Answered]:
-            self.expect(len(entries), lanes)
-            return saturate(dispatcher, entries, lanes, body_for)
-
-        return patch.multiple(Dispatcher, _release=counted_release, _saturate=counted_saturate)
-
-
 class FakeEngine(MockEngine):
     """The mock's engine, which may compute one request at a time."""
 
     one_at_a_time = False
-    company = Company()
-
-    def submit(self, request: GenerationRequest) -> Job:
-        job = super().submit(request)
-        self.company.arrived()
-        return job
-
-    def _gather(self) -> None:
-        """Holds the first tick for all that were released together."""
-        super()._gather()
-        deadline = time.monotonic() + Company.LIMIT_S
-        while not self._stopping.is_set() and time.monotonic() < deadline:
-            if not self.company.missing or len(self._queue) >= self.company.lanes:
-                return
-            self._changed.wait(0.01)
 
     def select_batch(self, active: Sequence[Job]) -> Sequence[Job]:
         return active[:1] if self.one_at_a_time else active
@@ -180,12 +116,9 @@ class FakeEngine(MockEngine):
 class FakeApi(MockApi):
     """The surfaces."""
 
-    def __init__(
-        self, engine: MockEngine, identity: Identity, plan: Plan, company: Company
-    ) -> None:
+    def __init__(self, engine: MockEngine, identity: Identity, plan: Plan) -> None:
         super().__init__(engine, identity)
         self.plan = plan
-        self.company = company
         self._in_flight = 0
         self._foreign = 0
         self._cached = 0
@@ -251,12 +184,12 @@ class FakeApi(MockApi):
         plan.chats += 1
         if plan.chats > plan.too_many_from and plan.too_many > 0:
             plan.too_many -= 1
-            self.company.arrived()
+            COMPANY.arrived()
             headers = {} if plan.retry_after is None else {"Retry-After": plan.retry_after}
             return ReplyWithHeaders(429, b'{"error":{"message":"slow down"}}', headers=headers)
         refused = [name for name in plan.refuses if name in body]
         if refused or body.get("model") != MODEL:
-            self.company.arrived()
+            COMPANY.arrived()
             said = f"unknown {refused} for {call.authorization if plan.echoes_key else 'you'}"
             return json_reply(400 if refused else 404, {"error": {"message": said}})
         self._in_flight += 1
@@ -266,7 +199,7 @@ class FakeApi(MockApi):
             if not plan.keeps_answers:
                 return super().chat(call)
             if call.body in self._kept:
-                self.company.arrived()
+                COMPANY.arrived()
             else:
                 self._kept[call.body] = super().chat(call)
             return self._kept[call.body]
@@ -352,26 +285,15 @@ class FakeEndpoint(MockServer):
         self, plan: Plan, slots: int = 4, behaviour: MockBehaviour | None = None, key: str = KEY
     ) -> None:
         self.plan = plan
-        self.company = Company()
-        self._watch = self.company.watched()
         super().__init__(slots, 2048, behaviour, key)
-
-    def start(self) -> None:
-        self._watch.start()
-        super().start()
-
-    def stop(self) -> None:
-        super().stop()
-        self._watch.stop()
 
     def build_engine(self, behaviour: MockBehaviour) -> MockEngine:
         engine = FakeEngine(self.identity.slots, behaviour)
         engine.one_at_a_time = self.plan.one_at_a_time
-        engine.company = self.company
         return engine
 
     def build_api(self) -> MockApi:
-        return FakeApi(self.engine, self.identity, self.plan, self.company)
+        return FakeApi(self.engine, self.identity, self.plan)
 
     @property
     def url(self) -> str:

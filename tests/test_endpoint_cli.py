@@ -19,7 +19,7 @@ from batch_invariance.invariance_diff.verify import cert_is_green, is_promotable
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from fake_endpoints import KEY, MODEL, SERVERS_OWN_KEY, FakeEndpoint, Plan, Surface, written
 
-SLOW_TICK_S = 0.003
+SLOW_TICK_S = 0.006
 """A gauge is polled every 10 ms at most, so that requests must take some time to be seen."""
 ITEMS = [{"id": f"q{i}", "prompt": f"Question {i}: " + "word " * (3 + i % 5)} for i in range(8)]
 

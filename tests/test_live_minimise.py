@@ -1,4 +1,4 @@
-"""A divergence of a real model, made small, replayed, and shown with curl."""
+"""A divergence on a real server, made small, replayed, and shown with curl."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from batch_invariance.formats.toy_gguf import ToySpec
+from batch_invariance.live_invariance.canary import write_canary
 from batch_invariance.live_invariance.launch import choose_port
 from reports_fixtures import cli
 from server_by_hand import NAME, started_by_hand
@@ -29,7 +31,7 @@ def mixed(folder: Path) -> Path:
     return path
 
 
-def shown_with_curl(folder: Path, tries: int = 3, **more: str) -> None:
+def shown_with_curl(folder: Path, tries: int, **more: str) -> None:
     """The script of a case shows it."""
     command = ["sh", folder / "case.sh"]
     env = {**os.environ, **more, "TRIES": str(tries)}
@@ -44,29 +46,30 @@ def shown_with_curl(folder: Path, tries: int = 3, **more: str) -> None:
     assert shown.stdout.splitlines()[-1].startswith("another answer in ")
 
 
-def test_mixed_prompts_come_down_to_two_requests_that_anyone_can_send(
-    live_server: Path, live_model: Path, tmp_path: Path
+def test_twins_come_down_to_two_requests_that_anyone_can_send(
+    live_server: Path, tmp_path: Path
 ) -> None:
-    equipment = ["--server-bin", live_server, "--model", live_model]
-    words = ["run-live", *equipment, "--workset", mixed(tmp_path), "--ctx", 2048]
-    words += ["--parallel", 3, "--passes", 1, "--max-tokens", 14, "-q"]
+    """On servers that are launched for it."""
+    words = ["run-live", "--server-bin", live_server, "--canary", "f16,twins", "--passes", 4, "-q"]
     made = cli(*words, "--out-dir", tmp_path / "certs", out_dir=tmp_path / "certs")
     assert made.verdict == "RED", made.stderr
 
     folder = tmp_path / "case"
     words = ["minimise", made.certificate_path, "--out", folder, "--json", "-q"]
-    small = cli(*words, "--attempts", 3, "--max-probes", 3)
+    small = cli(*words, "--attempts", 6, "--max-probes", 12)
     assert small.code == 0, small.stderr
     case = json.loads(small.stdout)
     assert case["n_requests"] <= 2
     assert case["rate"]["shown"] >= 2
 
-    replayed = cli("replay", folder, *equipment, "--json", "-q", "--attempts", 3)
+    words = ["replay", folder, "--server-bin", live_server, "--json", "-q", "--attempts", 6]
+    replayed = cli(*words)
     assert replayed.code == 0, replayed.stdout + replayed.stderr
     assert json.loads(replayed.stdout)["outcome"] == "reproduced"
 
+    model = write_canary(ToySpec.parse("f16,twins"), tmp_path)
     port = str(choose_port(frozenset()))
-    shown_with_curl(folder, LLAMA_SERVER=str(live_server), MODEL=str(live_model), PORT=port)
+    shown_with_curl(folder, 6, LLAMA_SERVER=str(live_server), MODEL=str(model), PORT=port)
 
 
 def test_a_server_that_was_started_by_hand_comes_down_to_two_requests_too(
@@ -91,4 +94,4 @@ def test_a_server_that_was_started_by_hand_comes_down_to_two_requests_too(
         replayed = cli("replay", folder, "--url", url, "--json", "-q", "--attempts", 2)
         assert replayed.code == 0, replayed.stdout + replayed.stderr
         assert json.loads(replayed.stdout)["outcome"] == "reproduced"
-        shown_with_curl(folder, tries=2, URL=url)
+        shown_with_curl(folder, 2, URL=url)

@@ -21,8 +21,8 @@ def spark(
     """The certificate of a run of all families at a small fill."""
     folder = tmp_path_factory.mktemp("spark")
     words = ["run-live", "--profile", "spark", "--server-bin", str(live_server)]
-    words += ["--model", str(live_model), "--ctx", "2048", "--parallel", "4", "--passes", "2"]
-    words += ["--fills", "0.05", "--max-tokens", "16", "--out-dir", str(folder), "--quiet"]
+    words += ["--model", str(live_model), "--ctx", "2048", "--parallel", "4", "--passes", "1"]
+    words += ["--fills", "0.05", "--max-tokens", "8", "--out-dir", str(folder), "--quiet"]
     assert main(words) in (0, 3)
     (path,) = folder.glob("*__N4.json")
     cert: dict[str, Any] = json.loads(path.read_bytes())
