@@ -18,6 +18,7 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 RESULTS = ROOT / "tests" / "bench" / "results"
 MARKED = re.compile(r"(<!-- (table|output|file) of (\S+) -->\n).*?(<!-- end of \3 -->)", re.DOTALL)
+BEGINS = re.compile(r"<!-- (?:table|output|file) of \S+ -->")
 PART = "# part "
 LANGUAGES = {".yml": "yaml", ".toml": "toml", ".sh": "sh"}
 
@@ -59,11 +60,15 @@ SHOWN = {"table": table, "output": output, "file": file}
 
 
 def render(page: Path) -> str:
-    """The page with everything that is marked made anew."""
-    return MARKED.sub(
+    """The page with everything that is marked made anew. Raises ValueError where a mark's end is
+    missing or names another file."""
+    text, n_made = MARKED.subn(
         lambda found: f"{found[1]}\n{SHOWN[found[2]](found[3])}\n\n{found[4]}",
         page.read_text("utf-8"),
     )
+    if n_made != len(BEGINS.findall(text)):
+        raise ValueError(f"{page.name}: a mark lacks its end, <!-- end of FILE -->")
+    return text
 
 
 def main() -> int:
