@@ -334,7 +334,7 @@ def _of_runs(folder: Path) -> tuple[Target, ...]:
         Target("certificate", from_json(certificates), _certificate, CertificateError),
         Target("verify", from_json(certificates), _compared, CertificateError, share=0.1),
         Target("evidence", from_bytes(whole), _evidence, EvidenceError, accepted=0.0),
-        Target("certify", rechained(evidence), _certify, EvidenceError, share=0.3),
+        Target("certify", rechained(evidence), _certify, EvidenceError, share=0.1),
         Target("resume", from_bytes(begun), resume, EvidenceError, share=0.5, accepted=0.0),
     )
 
