@@ -41,6 +41,14 @@ def canary(server: Path, out_dir: Path, spec: str | None, *more: str) -> Cell:
     return Cell(out_dir, words + ([spec] if spec else []) + list(more))
 
 
+def short(folder: Path) -> Path:
+    """Ten of the short example items."""
+    items = json.loads((ROOT / "examples" / "workset_short.json").read_bytes())
+    path = folder / "short.json"
+    path.write_text(json.dumps(items[:10]))
+    return path
+
+
 def model_cell(server: Path, model: Path, out_dir: Path, workset: Path, *more: str) -> Cell:
     words = ["--server-bin", str(server), "--model", str(model), "--workset", str(workset)]
     return Cell(out_dir, [*words, "--ctx", "2048", "--parallel", "4", *more])
@@ -51,12 +59,12 @@ MIXED = ("table-sales", "log-cause", "logic-seats")
 
 
 def mixed(folder: Path) -> Path:
-    """Those of the example items, and three more of their lengths."""
+    """Those of the example items, and one more of their lengths."""
     items = json.loads((ROOT / "examples" / "workset.json").read_bytes())
     chosen = [item for item in items if item["id"] in MIXED]
     more = [item for item in items if 170 <= len(item.get("prompt", "")) <= 900]
-    chosen += [item for item in more if item not in chosen][:3]
-    assert len(chosen) == 6
+    chosen += [item for item in more if item not in chosen][:1]
+    assert len(chosen) == 4
     path = folder / "mixed.json"
     path.write_text(json.dumps(chosen))
     return path
@@ -120,8 +128,8 @@ def test_a_mixture_of_experts_is_recognised_by_its_header(
 def test_short_prompts_of_a_real_model_are_green_and_promotable(
     live_server: Path, live_model: Path, tmp_path: Path
 ) -> None:
-    workset = ROOT / "examples" / "workset_short.json"
-    cell = model_cell(live_server, live_model, tmp_path, workset, *QUICK, "--cert-source", "live")
+    words = (*QUICK, "--cert-source", "live")
+    cell = model_cell(live_server, live_model, tmp_path / "out", short(tmp_path), *words)
     assert (cell.code, cell.cert["status"], cell.cert["source"]) == (0, "green", "live")
     assert cell.cert["overlap"]["witness"] == "decode_log"
     assert cell.cert["overlap"]["tested_n"] == 4
