@@ -19,7 +19,7 @@ from batch_invariance.invariance_diff.verify import verify_certificate
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from batch_invariance.live_invariance.mock_launch import MockLauncher
-from batch_invariance.live_invariance.produce import Conduct, Produced, produce, resume
+from batch_invariance.live_invariance.produce import Conduct, Produced, conclude, produce, resume
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.live_invariance.resume import read_interrupted
 from batch_invariance.live_invariance.store import cell_paths
@@ -186,6 +186,27 @@ def test_a_reference_that_changed_over_the_interruption_is_seen(
     assert certificate.verdict is not Verdict.GREEN
     gate = "control_b" if arm is Arm.B else "reference"
     assert any(reason.startswith(gate) for reason in certificate.decision_reasons)
+
+
+def test_a_run_that_lacks_its_certificate_alone_gets_it(
+    tmp_path: Path, whole: Produced, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evidence = tmp_path / whole.paths.evidence.name
+    data = whole.paths.evidence.read_bytes()
+    evidence.write_bytes(data)
+    # The whole run is a mock's, which has no server to launch: none is.
+    assert main(["resume", str(evidence)]) in (0, 3)
+    assert capsys.readouterr().out.startswith(whole.certificate.verdict.value)
+    certificate = tmp_path / whole.paths.certificate.name
+    assert certificate.read_bytes() == whole.paths.certificate.read_bytes()
+    assert evidence.read_bytes() == data
+    certificate.write_bytes(b"{}")
+    assert main(["resume", str(evidence)]) == 1
+    assert certificate.read_bytes() == b"{}"
+    certificate.unlink()
+    evidence.write_bytes(data[: data.rindex(b"\n", 0, len(data) - 1) + 1])
+    assert conclude(evidence) is None
+    assert not certificate.exists()
 
 
 def test_what_cannot_go_on_is_refused(tmp_path: Path, whole: Produced) -> None:

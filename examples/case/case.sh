@@ -58,7 +58,7 @@ together() {
 }
 
 for n in 1 2; do
-    ask requests/target.json "$work/alone.$n.json"
+    ask requests/target.json "$work/alone.$n.json" || exit 2
     answer "$work/alone.$n.json" "$work/alone.$n" || no_answer target "$work/alone.$n.json"
 done
 echo "alone:      $(text "$work/alone.1.json")"
@@ -69,14 +69,16 @@ shown=0
 n=0
 while [ "$n" -lt "$tries" ]; do
     n=$((n + 1))
+    rm -f "$work/target.json"
     together
+    [ -f "$work/target.json" ] || exit 2
     answer "$work/target.json" "$work/here" || no_answer target "$work/target.json"
     if ! cmp -s "$work/alone.1" "$work/here"; then
         shown=$((shown + 1))
         [ "$shown" -eq 1 ] || continue
         tokens "$work/alone.1.json" >"$work/a"
         tokens "$work/target.json" >"$work/b"
-        at=$(cmp "$work/a" "$work/b" | sed -E 's/.*line ([0-9]+).*/\1/')
+        at=$(cmp "$work/a" "$work/b" 2>/dev/null | sed -E 's/.*line ([0-9]+).*/\1/')
         echo "together:   $(text "$work/target.json")"
         echo "attempt $n beside 1 other request: another answer"
         if [ -n "$at" ]; then

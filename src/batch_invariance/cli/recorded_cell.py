@@ -70,7 +70,7 @@ def recorded_cell(
         raise UsageError("--server-bin, --model: the run was interrupted before its first launch")
     server_bin = argv[0] if args.server_bin is None else args.server_bin
     model = args.model
-    if model is None and "--model" in argv[:-1]:
+    if model is None and header.source is Source.LIVE and "--model" in argv[:-1]:
         model = Path(argv[list(argv).index("--model") + 1])
     file = header.subject.model.file
     with recorded_server(header.source, header.cell, file, server_bin, model) as (choice, folder):
@@ -89,6 +89,8 @@ def recorded_server(
     found = find_server(server_bin)
     with owned_folder("run-") as folder:
         if source is Source.CANARY:
+            if model is not None:
+                raise UsageError("--model: a canary's model is made on the spot; leave it out")
             spec = canary.spec_of(model_file)
             if spec is None:
                 raise UsageError(f"no canary is called {model_file}")

@@ -46,7 +46,7 @@ class _Subject:
     """What is launched for the case, and what about it is not as recorded."""
 
     server: ServerChoice
-    folder: Path | None
+    folder: Path
     known: ServerKnowledge
     differences: tuple[str, ...]
 

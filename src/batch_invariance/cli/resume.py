@@ -25,7 +25,7 @@ from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import EvidenceError, UsageError
 from batch_invariance.invariance_diff.model import Source, Verdict
 from batch_invariance.live_invariance.prepare import know_server
-from batch_invariance.live_invariance.produce import Produced, resume
+from batch_invariance.live_invariance.produce import Produced, conclude, resume
 from batch_invariance.live_invariance.resume import Interruption, differences, read_interrupted
 from batch_invariance.live_invariance.store import cell_paths
 from batch_invariance.profiles.spark.scorer import SparkScorer
@@ -35,7 +35,8 @@ EXAMPLES = """examples:
   batch-invariance resume certs/model__ctx8192__N4.evidence.jsonl --scorer my_scorer:LastLine
 
 Complete passes are kept; one that was cut off runs again whole, and what diverged in it still
-counts. Server, model, scorer and machine must be those of the interrupted run.
+counts. Server, model, scorer and machine must be those of the interrupted run. A run that was
+ended when all but its certificate was written gets that, and nothing is launched.
 """
 
 
@@ -73,6 +74,11 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         raise UsageError("resume takes the server's flags from the evidence: nothing follows --")
     targets = ci_targets(args, [args.evidence])
     key = sign_key(args)
+    began = time.monotonic()
+    concluded = conclude(args.evidence, key)
+    if concluded is not None:
+        write_ci_outputs(targets, [produced_cell(concluded, time.monotonic() - began)])
+        return _finish(args, concluded)
     interruption = read_interrupted(args.evidence)
     _check_place(args.evidence, interruption)
     header = interruption.header

@@ -11,7 +11,14 @@ from batch_invariance.formats.case_report_endpoint import (
     endpoint_steps,
     endpoint_subject,
 )
-from batch_invariance.formats.case_words import WAY, WHAT, count, lanes_text, names_slots
+from batch_invariance.formats.case_words import (
+    WAY,
+    WHAT,
+    count,
+    lanes_text,
+    names_slots,
+    two_columns,
+)
 from batch_invariance.formats.step_summary import plain
 from batch_invariance.invariance_diff.case import Case, Redaction, Reference, Seen
 
@@ -155,11 +162,7 @@ def _subject(case: Case) -> Iterator[str]:
     ]
     yield "## Environment"
     yield ""
-    yield "| | |"
-    yield "|---|---|"
-    for name, value in rows:
-        yield f"| {plain(name)} | {plain(value)} |"
-    yield ""
+    yield from two_columns(rows)
 
 
 def _small(case: Case) -> Iterator[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from batch_invariance.formats.case_words import TOKENS, WHAT, count, names_slots
-from batch_invariance.formats.step_summary import plain
+from batch_invariance.formats.case_words import TOKENS, WHAT, count, names_slots, two_columns
 from batch_invariance.invariance_diff.case import Case
 from batch_invariance.invariance_diff.endpoint import Endpoint
 
@@ -70,11 +69,7 @@ def endpoint_subject(case: Case, endpoint: Endpoint) -> Iterator[str]:
     yield ""
     yield "What the server says of itself:"
     yield ""
-    yield "| | |"
-    yield "|---|---|"
-    for name, value in rows:
-        yield f"| {plain(name)} | {plain(value)} |"
-    yield ""
+    yield from two_columns(rows)
     yield (
         "Its weights, flags and machine are not known, nor whether others used it at the same time."
     )

@@ -67,10 +67,12 @@ text() { grep -oE '"content": ?"([^"\\]|\\.)*"' "$1" | head -n 1; }
 entry='"id":[0-9]+,"token":"([^"\\]|\\.)*","bytes":\[[0-9,]*\],"logprob":[^,]*,"top_logprobs"'
 tokens() { grep -oE "$entry" "$1" | sed -E '@SED@'; }
 answer() { { text "$1"; tokens "$1"; } >"$2"; [ -s "$2" ]; }
-no_answer() { echo "no answer to $1:"; head -c 600 "$2"; echo; exit 2; }
+"""
+
+ATTEMPTS = r"""no_answer() { echo "no answer to $1:"; head -c 600 "$2"; echo; exit 2; }
 @TOGETHER@
 for n in 1 2; do
-    ask requests/target.json "$work/alone.$n.json"
+    ask requests/target.json "$work/alone.$n.json" || exit 2
     answer "$work/alone.$n.json" "$work/alone.$n" || no_answer target "$work/alone.$n.json"
 done
 echo "alone:      $(text "$work/alone.1.json")"
@@ -81,14 +83,16 @@ shown=0
 n=0
 while [ "$n" -lt "$tries" ]; do
     n=$((n + 1))
+    rm -f "$work/target.json"
     together
+    [ -f "$work/target.json" ] || exit 2
     answer "$work/target.json" "$work/here" || no_answer target "$work/target.json"
     if ! cmp -s "$work/alone.1" "$work/here"; then
         shown=$((shown + 1))
         [ "$shown" -eq 1 ] || continue
         tokens "$work/alone.1.json" >"$work/a"
         tokens "$work/target.json" >"$work/b"
-        at=$(cmp "$work/a" "$work/b" | sed -E 's/.*line ([0-9]+).*/\1/')
+        at=$(cmp "$work/a" "$work/b" 2>/dev/null | sed -E 's/.*line ([0-9]+).*/\1/')
         echo "together:   $(text "$work/target.json")"
         echo "attempt $n beside @N_BESIDE@: another answer"
         if [ -n "$at" ]; then
@@ -100,6 +104,9 @@ done
 echo "another answer in $shown of $n attempts (recorded: @RATE@)"
 [ "$shown" -gt 0 ]
 """
+"""What every script ends with: the target alone twice, then attempts together, by means of `ask`,
+`text`, `tokens` and `answer`. An attempt without an answer ends it: the one before is not read
+again."""
 
 SATURATED = r"""# So many requests always in flight, in this order, on whichever slot is free.
 together() {
@@ -139,7 +146,7 @@ def case_script(case: Case) -> str:
         "N_BESIDE": f"{beside} other request{'' if beside == 1 else 's'}",
         "RATE": str(case.rate),
     }
-    return filled_in(SCRIPT, values)
+    return filled_in(SCRIPT + ATTEMPTS, values)
 
 
 def filled_in(template: str, values: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 
-from batch_invariance.formats.case_script import FOLDER, filled_in, together
+from batch_invariance.formats.case_script import ATTEMPTS, FOLDER, filled_in, together
 from batch_invariance.invariance_diff.attempts import attempts_to_see
 from batch_invariance.invariance_diff.case import Case, DivergenceKind
 
@@ -64,40 +64,6 @@ text() { tr '\n' ' ' <"$1" | grep -oE '"content": *"([^"\\]|\\.)*"' | head -n 1;
 entry='("id": *[0-9]+, *)?"token": *"([^"\\]|\\.)*"[^{}]*"top_logprobs"'
 tokens() { tr '\n' ' ' <"$1" | grep -oE "$entry" | sed -E '@SED@'; }
 answer() { { text "$1"; tokens "$1"; } >"$2"; [ -s "$2" ]; }
-no_answer() { echo "no answer to $1:"; head -c 600 "$2"; echo; exit 2; }
-@TOGETHER@
-for n in 1 2; do
-    ask @FOLDER@/target.json "$work/alone.$n.json" || exit 2
-    answer "$work/alone.$n.json" "$work/alone.$n" || no_answer target "$work/alone.$n.json"
-done
-echo "alone:      $(text "$work/alone.1.json")"
-echo "alone:      $(text "$work/alone.2.json")"
-cmp -s "$work/alone.1" "$work/alone.2" || { echo "the target alone has no one answer"; exit 2; }
-
-shown=0
-n=0
-while [ "$n" -lt "$tries" ]; do
-    n=$((n + 1))
-    rm -f "$work/target.json"
-    together
-    [ -f "$work/target.json" ] || exit 2
-    answer "$work/target.json" "$work/here" || no_answer target "$work/target.json"
-    if ! cmp -s "$work/alone.1" "$work/here"; then
-        shown=$((shown + 1))
-        [ "$shown" -eq 1 ] || continue
-        tokens "$work/alone.1.json" >"$work/a"
-        tokens "$work/target.json" >"$work/b"
-        at=$(cmp "$work/a" "$work/b" 2>/dev/null | sed -E 's/.*line ([0-9]+).*/\1/')
-        echo "together:   $(text "$work/target.json")"
-        echo "attempt $n beside @N_BESIDE@: another answer"
-        if [ -n "$at" ]; then
-            echo "at token $((at - 1)): $(sed -n "${at}p" "$work/a") alone," \
-                "$(sed -n "${at}p" "$work/b") together"
-        fi
-    fi
-done
-echo "another answer in $shown of $n attempts (recorded: @RATE@)"
-[ "$shown" -gt 0 ]
 """
 
 SATURATED = r"""# So many requests always in flight, in this order.
@@ -134,4 +100,4 @@ def endpoint_script(case: Case) -> str:
         "N_BESIDE": f"{beside} other request{'' if beside == 1 else 's'}",
         "RATE": str(case.rate),
     }
-    return filled_in(SCRIPT, values)
+    return filled_in(SCRIPT + ATTEMPTS, values)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
+from batch_invariance.formats.step_summary import plain
 from batch_invariance.invariance_diff.case import Case, DivergenceKind
 from batch_invariance.invariance_diff.endpoint import TokenNames
 from batch_invariance.invariance_diff.schedule import DispatchKind
@@ -26,6 +29,15 @@ TOKENS = {
 def count(n: int, noun: str) -> str:
     """A number of things, the noun in its number."""
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def two_columns(rows: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """The lines of a table of names and values, and an empty one."""
+    yield "| | |"
+    yield "|---|---|"
+    for name, value in rows:
+        yield f"| {plain(name)} | {plain(value)} |"
+    yield ""
 
 
 def names_slots(case: Case) -> bool:

@@ -24,6 +24,17 @@ def owned_folder(what: str) -> Iterator[Path]:
     whatever moment. Raises `BatchInvarianceError` where there is no room for a folder.
     """
     path = Path(tempfile.gettempdir(), f"batch-invariance-{what}{secrets.token_hex(8)}")
+    with _guardian_of(path):
+        try:
+            os.mkdir(path, 0o700)
+        except OSError as error:
+            raise _no_room(error) from error
+        yield path
+
+
+@contextlib.contextmanager
+def _guardian_of(path: Path) -> Iterator[None]:
+    """Within it a guardian waits for the end of this process; after it there is no such folder."""
     try:
         guard = subprocess.Popen(
             guardian_command(path),
@@ -32,19 +43,18 @@ def owned_folder(what: str) -> Iterator[Path]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        os.mkdir(path, 0o700)
     except OSError as error:
-        raise BatchInvarianceError(
-            f"cannot make a temporary folder: {error.strerror or error}; free some space, or name "
-            "another place in TMPDIR"
-        ) from error
+        raise _no_room(error) from error
     try:
-        yield path
+        yield
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        assert guard.stdin is not None
-        # A guardian that was killed leaves nothing to tell it.
-        with contextlib.suppress(OSError):
-            guard.stdin.write(b'{"quit": true}\n')
-            guard.stdin.close()
-        guard.wait()
+        # The end of the pipe is what it waits for; then it finds nothing to remove.
+        guard.communicate()
+
+
+def _no_room(error: OSError) -> BatchInvarianceError:
+    return BatchInvarianceError(
+        f"cannot make a temporary folder: {error.strerror or error}; free some space, or name "
+        "another place in TMPDIR"
+    )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from batch_invariance.errors import EvidenceError
 from batch_invariance.invariance_diff.certificate import Certificate, certify
-from batch_invariance.invariance_diff.records import Header
+from batch_invariance.invariance_diff.evidence import EvidenceReader
+from batch_invariance.invariance_diff.records import Footer, Header, Record
 from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, read_lines
 from batch_invariance.live_invariance.host import check_disk
@@ -132,6 +133,35 @@ def resume(
         with EvidenceWriter(paths.evidence, interruption.written) as writer:
             record_run(writer, header, scorer, conduct, rest)
         return _certified(paths, key)
+
+
+def conclude(evidence: Path, key: SigningKey | None = None) -> Produced | None:
+    """The certificate of a run that was ended between its last record and its certificate.
+
+    None where there is a certificate, or the evidence does not reach its end. Raises what `produce`
+    raises at its end.
+    """
+    header = _header_of_ended(evidence)
+    if header is None:
+        return None
+    cell = header.cell
+    paths = cell_paths(evidence.parent, cell.model, cell.ctx, cell.dispatch_n)
+    if paths.evidence.name != evidence.name:
+        return None
+    with OutDirLock(evidence.parent):
+        return None if paths.certificate.exists() else _certified(paths, key)
+
+
+def _header_of_ended(evidence: Path) -> Header | None:
+    """The header of evidence that is whole; None of any other file."""
+    header: Header | None = None
+    last: Record | None = None
+    try:
+        for last in EvidenceReader(read_lines(evidence)):
+            header = last if isinstance(last, Header) else header
+    except EvidenceError:
+        return None
+    return header if isinstance(last, Footer) else None
 
 
 def record_run(
