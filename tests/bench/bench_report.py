@@ -4,8 +4,8 @@
 
 Runs the mock with every kind of divergence at two contexts and two numbers of slots, eight passes
 each as `run-mock` does by itself, or takes the evidence files of a folder, such as the real cells
-of `examples/matrix/certs`. Copies those cells under other flags until there are enough;
-each copy is derived anew, so that its evidence bears it out. Then `report` runs in a process of
+of `examples/matrix/certs`. Copies those cells until there are enough; each copy is derived anew, so
+that its evidence bears it out. Then `report` runs in a process of
 its own. Printed: the evidence read; wall and processor seconds (all processes together), the median
 of the repeats; the processor seconds of one process that only draws cells already read; the size of
 the page; and where there is a Chromium, the seconds from its start to a picture of the page, less
@@ -39,7 +39,7 @@ from batch_invariance.invariance_diff.evidence import (
     EvidenceEncoder,
     EvidenceReader,
 )
-from batch_invariance.invariance_diff.records import Header, Record
+from batch_invariance.invariance_diff.records import Header, Record, SharedArm
 from batch_invariance.invariance_diff.report_data import detail_for
 from browser_equipment import Chromium, find_chromium
 
@@ -70,10 +70,14 @@ def found_in(folder: Path) -> Iterator[tuple[Record, ...]]:
 
 
 def write_copy(records: Sequence[Record], number: int, folder: Path) -> int:
-    """The cell under another flag, with a certificate of its own; returns its evidence's bytes."""
+    """The cell in another folder, under another flag where its arms are its own, with a certificate
+    derived anew; returns its evidence's bytes."""
     header = records[0]
     assert isinstance(header, Header)
-    cell = replace(header.cell, server_flags=("--copy", str(number)))
+    cell = header.cell
+    # What a sweep shares is bound to the flags of its cells.
+    if not any(isinstance(record, SharedArm) for record in records):
+        cell = replace(cell, server_flags=("--copy", str(number)))
     encoder = EvidenceEncoder()
     lines = [encoder.encode(record) for record in (replace(header, cell=cell), *records[1:])]
     stem = folder / str(number) / f"mock__ctx{cell.ctx}__N{cell.dispatch_n}"

@@ -20,7 +20,7 @@ from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
     evidence_name,
     parse_certificate,
-    verify_certificate,
+    verify_parsed,
 )
 from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.evidence_file import read_lines
@@ -101,7 +101,7 @@ def verify_file(
         beside = evidence or path.parent / evidence_name(cert)
         if not os.path.isfile(beside):
             return VerifiedFile(path, data, view, (f"there is no evidence at {beside}",))
-        result = verify_certificate(data, read_lines(beside), taker)
+        result = verify_parsed(cert, data, read_lines(beside), taker)
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)

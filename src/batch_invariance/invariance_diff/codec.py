@@ -12,7 +12,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -50,16 +50,10 @@ def from_json(cls: type[T], value: Any, where: str) -> T:
 
     Raises EvidenceError naming `where` for a wrong type, a missing or an unknown field.
     """
-    if not isinstance(value, dict):
-        raise EvidenceError("evidence", [f"{where} is not an object"])
-    hints, required = _shape(typing.cast(Any, cls))
-    unknown = value.keys() - hints.keys()
-    if unknown:
-        raise EvidenceError("evidence", [f"{where} has an unknown field {shown(min(unknown))}"])
-    missing = required - value.keys()
-    if missing:
-        raise EvidenceError("evidence", [f"{where} lacks {min(missing)!r}"])
-    return cls(**{k: _decode(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+    try:
+        return typing.cast(T, _reader(typing.cast(Any, cls))(value))
+    except _Misfit as misfit:
+        raise EvidenceError("evidence", [f"{where}{misfit.place} {misfit.what}"]) from None
 
 
 def shown(value: object) -> str:
@@ -67,71 +61,178 @@ def shown(value: object) -> str:
     return repr(value)[:SHOWN_LIMIT] if isinstance(value, (str, int, float)) else "not a word"
 
 
+_Reader = Callable[[Any], Any]
+
+
+class _Misfit(Exception):
+    """A value that does not fit; `place` grows on the way out, so that what fits builds none."""
+
+    def __init__(self, what: str, place: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.place = place
+
+    def inside(self, place: str) -> _Misfit:
+        """The same, seen from the value around it."""
+        self.place = place + self.place
+        return self
+
+
 @functools.cache
-def _shape(cls: type[Any]) -> tuple[dict[str, Any], frozenset[str]]:
+def _reader(hint: Any) -> _Reader:
+    """What turns a JSON value into one of this type, or raises _Misfit; made once for each type."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _union_reader(args)
+    if origin is tuple:
+        if len(args) == 2 and args[1] is Ellipsis:
+            return _list_reader(args[0])
+        return _row_reader(args)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping_reader(args[1])
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _object_reader(hint)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _word_reader(hint)
+    if hint is float:
+        return _read_float
+    return _read_any if hint is Any else _plain_reader(hint)
+
+
+@functools.cache
+def _plain(hint: Any) -> frozenset[type]:
+    """The types of the values that fit as they are."""
+    if hint in SCALARS and hint is not float:
+        return frozenset({hint})
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return frozenset[type]().union(*map(_plain, typing.get_args(hint)))
+    return frozenset()
+
+
+def _object_reader(cls: type[Any]) -> _Reader:
     hints = typing.get_type_hints(cls)
     fields = dataclasses.fields(cls)
+    readers = {f.name: (_plain(hints[f.name]), _reader(hints[f.name])) for f in fields}
     required = frozenset(
         f.name
         for f in fields
         if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     )
-    return {f.name: hints[f.name] for f in fields}, required
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Misfit("is not an object")
+        if value.keys() != readers.keys():
+            unknown, missing = value.keys() - readers.keys(), required - value.keys()
+            if unknown:
+                raise _Misfit(f"has an unknown field {shown(min(unknown))}")
+            if missing:
+                raise _Misfit(f"lacks {min(missing)!r}")
+        fitting = {}
+        for name, inner in value.items():
+            plain, reader = readers[name]
+            try:
+                fitting[name] = inner if type(inner) in plain else reader(inner)
+            except _Misfit as misfit:
+                raise misfit.inside(f".{name}") from None
+        return cls(**fitting)
+
+    return read
 
 
-@functools.cache
-def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The origin of a type hint and its arguments."""
-    return typing.get_origin(hint), typing.get_args(hint)
+def _list_reader(hint: Any) -> _Reader:
+    plain, reader = _plain(hint), _reader(hint)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _Misfit("is not a list")
+        if plain.issuperset(map(type, value)):
+            return tuple(value)
+        return tuple(_read_at(i, reader, inner) for i, inner in enumerate(value))
+
+    return read
 
 
-def _decode(hint: Any, value: Any, where: str) -> Any:
-    if type(value) is hint and hint is not float:
-        return value
-    origin, args = _parts(hint)
-    if origin in (types.UnionType, typing.Union):
-        return _decode_union(args, value, where)
-    if origin is tuple:
-        return _decode_tuple(args, value, where)
-    if origin is not None and issubclass(origin, Mapping):
-        if isinstance(value, dict):
-            inner = args[1]
-            return {k: _decode(inner, v, f"{where}.{bare(k)}") for k, v in value.items()}
-    elif dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        return from_json(hint, value, where)
-    elif isinstance(hint, type) and issubclass(hint, Enum):
+def _row_reader(hints: tuple[Any, ...]) -> _Reader:
+    readers = tuple(map(_reader, hints))
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise _Misfit("is not a list")
+        if len(readers) != len(value):
+            raise _Misfit(f"has {len(value)} entries, not {len(readers)}")
+        pairs = zip(readers, value, strict=True)
+        return tuple(_read_at(i, reader, inner) for i, (reader, inner) in enumerate(pairs))
+
+    return read
+
+
+def _read_at(index: int, reader: _Reader, value: Any) -> Any:
+    try:
+        return reader(value)
+    except _Misfit as misfit:
+        raise misfit.inside(f"[{index}]") from None
+
+
+def _mapping_reader(hint: Any) -> _Reader:
+    reader = _reader(hint)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise _Misfit("is of the wrong type")
+        fitting = {}
+        for key, inner in value.items():
+            try:
+                fitting[key] = reader(inner)
+            except _Misfit as misfit:
+                raise misfit.inside(f".{bare(key)}") from None
+        return fitting
+
+    return read
+
+
+def _union_reader(options: tuple[Any, ...]) -> _Reader:
+    plain = frozenset[type]().union(*map(_plain, options))
+    readers = [_reader(o) for o in options if o is not types.NoneType]
+
+    def read(value: Any) -> Any:
+        if type(value) in plain:
+            return value
+        for reader in readers:
+            try:
+                return reader(value)
+            except _Misfit:
+                if len(readers) == 1:
+                    raise
+        raise _Misfit("is of the wrong type")
+
+    return read
+
+
+def _word_reader(enum: type[Enum]) -> _Reader:
+    def read(value: Any) -> Any:
         try:
-            return hint(value)
+            return enum(value)
         except ValueError:
-            raise EvidenceError("evidence", [f"{where} has no meaning: {shown(value)}"]) from None
-    elif hint is float:
-        if type(value) in (int, float) and math.isfinite(value):
-            return float(value)
-    elif hint is Any:
-        return value
-    raise EvidenceError("evidence", [f"{where} is of the wrong type"])
+            raise _Misfit(f"has no meaning: {shown(value)}") from None
+
+    return read
 
 
-def _decode_union(options: tuple[Any, ...], value: Any, where: str) -> Any:
-    if value is None and type(None) in options:
-        return None
-    for option in options:
-        if option is type(None):
-            continue
-        try:
-            return _decode(option, value, where)
-        except EvidenceError:
-            if len([o for o in options if o is not type(None)]) == 1:
-                raise
-    raise EvidenceError("evidence", [f"{where} is of the wrong type"])
+def _plain_reader(hint: Any) -> _Reader:
+    def read(value: Any) -> Any:
+        if type(value) is hint:
+            return value
+        raise _Misfit("is of the wrong type")
+
+    return read
 
 
-def _decode_tuple(args: tuple[Any, ...], value: Any, where: str) -> Any:
-    if not isinstance(value, list):
-        raise EvidenceError("evidence", [f"{where} is not a list"])
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_decode(args[0], v, f"{where}[{i}]") for i, v in enumerate(value))
-    if len(args) != len(value):
-        raise EvidenceError("evidence", [f"{where} has {len(value)} entries, not {len(args)}"])
-    pairs = zip(args, value, strict=True)
-    return tuple(_decode(a, v, f"{where}[{i}]") for i, (a, v) in enumerate(pairs))
+def _read_float(value: Any) -> float:
+    if type(value) in (int, float) and math.isfinite(value):
+        return float(value)
+    raise _Misfit("is of the wrong type")
+
+
+def _read_any(value: Any) -> Any:
+    return value

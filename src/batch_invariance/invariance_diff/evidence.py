@@ -6,8 +6,10 @@ newline; 64 zeros on the first) and `kind`. Neither direction holds more than on
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from batch_invariance.errors import EvidenceError
@@ -184,6 +186,7 @@ def trial_fields(trial: Trial) -> dict[str, Any]:
     return fields
 
 
+# The order of each table is that of the fields of its dataclass.
 _STR, _INT, _BOOL = (str, type(None)), (int, type(None)), (bool, type(None))
 _COMPLETION_TYPES: dict[str, tuple[type, ...]] = {
     "text": (str,),
@@ -222,6 +225,9 @@ _KEY_TYPES: dict[str, tuple[type, ...]] = {
 }
 _ANSWERED = {**_KEY_TYPES, **_COMPLETION_TYPES, **_SCORED_TYPES}
 _LOST = {**_KEY_TYPES, "failure": (dict,)}
+_SENT = itemgetter(*_KEY_TYPES)
+_COMPLETION = itemgetter(*_COMPLETION_TYPES)
+_SCORED = itemgetter(*_SCORED_TYPES)
 
 
 def trial_from_fields(fields: dict[str, Any]) -> Trial:
@@ -229,54 +235,34 @@ def trial_from_fields(fields: dict[str, Any]) -> Trial:
 
     Raises EvidenceError for a missing, unknown or wrongly typed field.
     """
-    expected = _LOST if "failure" in fields else _ANSWERED
-    if fields.keys() != expected.keys():
-        odd = min(fields.keys() ^ expected.keys())
-        raise EvidenceError("evidence", [f"trial: field {odd!r} is missing or unknown"])
-    for name, allowed in expected.items():
-        if type(fields[name]) not in allowed:
-            raise EvidenceError("evidence", [f"trial.{name} is of the wrong type"])
-    f = fields
+    odd = _odd_field(tuple(fields), tuple(map(type, fields.values())))
+    if odd is not None:
+        raise EvidenceError("evidence", [f"trial{odd}"])
     try:
-        key = TrialKey(Arm(f["arm"]), f["pass_index"], f["item"], f["occurrence"])
+        arm = Arm(fields["arm"])
     except ValueError:
-        raise EvidenceError("evidence", [f"trial.arm has no meaning: {shown(f['arm'])}"]) from None
+        raise EvidenceError(
+            "evidence", [f"trial.arm has no meaning: {shown(fields['arm'])}"]
+        ) from None
     result: Completion | Failure
     scored: Scored | None = None
-    if "failure" in f:
-        result = from_json(Failure, f["failure"], "trial.failure")
+    if "failure" in fields:
+        result = from_json(Failure, fields["failure"], "trial.failure")
     else:
-        result = Completion(
-            f["text"],
-            f["finish_reason"],
-            f["reasoning"],
-            f["tool_calls"],
-            f["token_ids"],
-            f["logprobs"],
-            f["top_ids"],
-            f["top_logprobs"],
-            f["prompt_tokens_measured"],
-            f["completion_tokens"],
-            f["cache_n"],
-            f["draft_n"],
-            f["truncated"],
-        )
-        scored = Scored(
-            f["extracted_answer"],
-            f["expected_answer"],
-            f["failure_mode"],
-            f["score"],
-            f["passed"],
-        )
-    return Trial(
-        key,
-        f["item_id"],
-        f["lane"],
-        f["wave"],
-        f["request_sha256"],
-        f["dispatch_ts"],
-        f["complete_ts"],
-        result,
-        scored,
-        f["perturbed"],
-    )
+        result = Completion(*_COMPLETION(fields))
+        scored = Scored(*_SCORED(fields))
+    _, pass_index, item, occurrence, item_id, lane, wave, sha, sent, back, perturbed = _SENT(fields)
+    key = TrialKey(arm, pass_index, item, occurrence)
+    return Trial(key, item_id, lane, wave, sha, sent, back, result, scored, perturbed)
+
+
+@functools.lru_cache(maxsize=256)
+def _odd_field(names: tuple[str, ...], types: tuple[type, ...]) -> str | None:
+    """What is wrong with the fields of a trial; None where nothing is. Most trials of a file have
+    fields of the same types."""
+    expected = _LOST if "failure" in names else _ANSWERED
+    if set(names) != expected.keys():
+        return f": field {min(set(names) ^ expected.keys())!r} is missing or unknown"
+    given = dict(zip(names, types, strict=True))
+    odd = [name for name, allowed in expected.items() if given[name] not in allowed]
+    return f".{odd[0]} is of the wrong type" if odd else None

@@ -88,7 +88,16 @@ def verify_certificate(
     certificate. Raises CertificateError where the file is no certificate at all.
     """
     # 1. The file is a certificate.
-    cert = parse_certificate(cert_bytes)
+    return verify_parsed(parse_certificate(cert_bytes), cert_bytes, evidence_lines, also)
+
+
+def verify_parsed(
+    cert: Mapping[str, Any],
+    cert_bytes: bytes,
+    evidence_lines: Iterable[bytes],
+    also: Callable[[Record], object] | None = None,
+) -> Verification:
+    """`verify_certificate` for bytes of which `parse_certificate` has given `cert`."""
     # 2. Its rules are known; another version's certificate is never guessed at.
     if cert.get("rules_version") != rules.RULES_VERSION:
         return Verification((f"unknown rules: version {cert.get('rules_version')!r}",), None)
