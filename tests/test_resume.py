@@ -19,7 +19,13 @@ from batch_invariance.invariance_diff.verify import verify_certificate
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from batch_invariance.live_invariance.mock_launch import MockLauncher
-from batch_invariance.live_invariance.produce import Conduct, Produced, conclude, produce, resume
+from batch_invariance.live_invariance.produce import (
+    Conduct,
+    Produced,
+    certify_ended,
+    produce,
+    resume,
+)
 from batch_invariance.live_invariance.recording import StopRules
 from batch_invariance.live_invariance.resume import read_interrupted
 from batch_invariance.live_invariance.store import cell_paths
@@ -205,7 +211,7 @@ def test_a_run_that_lacks_its_certificate_alone_gets_it(
     assert certificate.read_bytes() == b"{}"
     certificate.unlink()
     evidence.write_bytes(data[: data.rindex(b"\n", 0, len(data) - 1) + 1])
-    assert conclude(evidence) is None
+    assert certify_ended(evidence) is None
     assert not certificate.exists()
 
 

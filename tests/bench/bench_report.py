@@ -5,11 +5,10 @@
 Runs the mock with every kind of divergence at two contexts and two numbers of slots, eight passes
 each as `run-mock` does by itself, or takes the evidence files of a folder, such as the real cells
 of `examples/matrix/certs`. Copies those cells until there are enough; each copy is derived anew, so
-that its evidence bears it out. Then `report` runs in a process of
-its own. Printed: the evidence read; wall and processor seconds (all processes together), the median
-of the repeats; the processor seconds of one process that only draws cells already read; the size of
-the page; and where there is a Chromium, the seconds from its start to a picture of the page, less
-those for an empty one.
+that its evidence bears it out. Then `report` runs in a process of its own. Printed: the evidence
+read; wall and processor seconds (all processes together), the median of the repeats; the processor
+seconds of one process that only draws cells already read; the size of the page; and where there is
+a Chromium, the seconds from its start to a picture of the page, less those for an empty one.
 """
 
 from __future__ import annotations

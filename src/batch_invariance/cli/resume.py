@@ -25,7 +25,7 @@ from batch_invariance.cli.summary import as_json, render
 from batch_invariance.errors import EvidenceError, UsageError
 from batch_invariance.invariance_diff.model import Source, Verdict
 from batch_invariance.live_invariance.prepare import know_server
-from batch_invariance.live_invariance.produce import Produced, conclude, resume
+from batch_invariance.live_invariance.produce import Produced, certify_ended, resume
 from batch_invariance.live_invariance.resume import Interruption, differences, read_interrupted
 from batch_invariance.live_invariance.store import cell_paths
 from batch_invariance.profiles.spark.scorer import SparkScorer
@@ -75,10 +75,10 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     targets = ci_targets(args, [args.evidence])
     key = sign_key(args)
     began = time.monotonic()
-    concluded = conclude(args.evidence, key)
-    if concluded is not None:
-        write_ci_outputs(targets, [produced_cell(concluded, time.monotonic() - began)])
-        return _finish(args, concluded)
+    ended = certify_ended(args.evidence, key)
+    if ended is not None:
+        write_ci_outputs(targets, [produced_cell(ended, time.monotonic() - began)])
+        return _finish(args, ended)
     interruption = read_interrupted(args.evidence)
     _check_place(args.evidence, interruption)
     header = interruption.header

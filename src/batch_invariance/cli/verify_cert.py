@@ -29,7 +29,7 @@ from batch_invariance.invariance_diff.verify import (
     Verification,
     evidence_name,
     parse_certificate,
-    verify_certificate,
+    verify_parsed,
 )
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import SignatureCheck, Signed, check_signature
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
     targets = ci_targets(args, [args.certificate, evidence])
     targets.clear()
     began = time.monotonic()
-    result = verify_certificate(data, read_lines(evidence))
+    result = verify_parsed(cert, data, read_lines(evidence))
     checked = _Checked(args.certificate, result, check_signature(args.certificate, data, key))
     cell = verification_cell(args.certificate, data, result, time.monotonic() - began)
     write_ci_outputs(targets, [_with_signature(cell, checked.signature)])

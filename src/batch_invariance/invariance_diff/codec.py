@@ -67,10 +67,10 @@ _Reader = Callable[[Any], Any]
 class _Misfit(Exception):
     """A value that does not fit; `place` grows on the way out, so that what fits builds none."""
 
-    def __init__(self, what: str, place: str = "") -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
-        self.place = place
+        self.place = ""
 
     def inside(self, place: str) -> _Misfit:
         """The same, seen from the value around it."""
@@ -83,7 +83,7 @@ def _reader(hint: Any) -> _Reader:
     """What turns a JSON value into one of this type, or raises _Misfit; made once for each type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
-        return _union_reader(args)
+        return _union_reader(hint)
     if origin is tuple:
         if len(args) == 2 and args[1] is Ellipsis:
             return _list_reader(args[0])
@@ -191,9 +191,9 @@ def _mapping_reader(hint: Any) -> _Reader:
     return read
 
 
-def _union_reader(options: tuple[Any, ...]) -> _Reader:
-    plain = frozenset[type]().union(*map(_plain, options))
-    readers = [_reader(o) for o in options if o is not types.NoneType]
+def _union_reader(hint: Any) -> _Reader:
+    plain = _plain(hint)
+    readers = [_reader(o) for o in typing.get_args(hint) if o is not types.NoneType]
 
     def read(value: Any) -> Any:
         if type(value) in plain:

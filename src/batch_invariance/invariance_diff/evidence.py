@@ -186,7 +186,7 @@ def trial_fields(trial: Trial) -> dict[str, Any]:
     return fields
 
 
-# The order of each table is that of the fields of its dataclass.
+# Each table has its fields in the order in which `trial_from_fields` takes them.
 _STR, _INT, _BOOL = (str, type(None)), (int, type(None)), (bool, type(None))
 _COMPLETION_TYPES: dict[str, tuple[type, ...]] = {
     "text": (str,),
@@ -235,9 +235,13 @@ def trial_from_fields(fields: dict[str, Any]) -> Trial:
 
     Raises EvidenceError for a missing, unknown or wrongly typed field.
     """
-    odd = _odd_field(tuple(fields), tuple(map(type, fields.values())))
-    if odd is not None:
-        raise EvidenceError("evidence", [f"trial{odd}"])
+    expected = _LOST if "failure" in fields else _ANSWERED
+    if fields.keys() != expected.keys():
+        odd = min(fields.keys() ^ expected.keys())
+        raise EvidenceError("evidence", [f"trial: field {odd!r} is missing or unknown"])
+    misfit = _misfit(tuple(fields), tuple(map(type, fields.values())))
+    if misfit is not None:
+        raise EvidenceError("evidence", [f"trial.{misfit} is of the wrong type"])
     try:
         arm = Arm(fields["arm"])
     except ValueError:
@@ -257,12 +261,9 @@ def trial_from_fields(fields: dict[str, Any]) -> Trial:
 
 
 @functools.lru_cache(maxsize=256)
-def _odd_field(names: tuple[str, ...], types: tuple[type, ...]) -> str | None:
-    """What is wrong with the fields of a trial; None where nothing is. Most trials of a file have
-    fields of the same types."""
-    expected = _LOST if "failure" in names else _ANSWERED
-    if set(names) != expected.keys():
-        return f": field {min(set(names) ^ expected.keys())!r} is missing or unknown"
+def _misfit(names: tuple[str, ...], types: tuple[type, ...]) -> str | None:
+    """The first field of a wrong type, of names that a trial has; None where all fit. Remembered,
+    since most trials of a file have fields of the same types."""
     given = dict(zip(names, types, strict=True))
-    odd = [name for name, allowed in expected.items() if given[name] not in allowed]
-    return f".{odd[0]} is of the wrong type" if odd else None
+    expected = _LOST if "failure" in given else _ANSWERED
+    return next((name for name, fit in expected.items() if given[name] not in fit), None)

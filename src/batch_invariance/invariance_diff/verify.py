@@ -1,6 +1,6 @@
 """Verifying a certificate: derive it again from its evidence, and compare.
 
-The steps are numbered in `verify_certificate` as they are carried out. The simple rule for a CI
+The steps are numbered as they are carried out. The simple rule for a CI
 job is `cert_is_green`; it trusts the file, so a job calls `verify_certificate` first.
 """
 

@@ -135,7 +135,7 @@ def resume(
         return _certified(paths, key)
 
 
-def conclude(evidence: Path, key: SigningKey | None = None) -> Produced | None:
+def certify_ended(evidence: Path, key: SigningKey | None = None) -> Produced | None:
     """The certificate of a run that was ended between its last record and its certificate.
 
     None where there is a certificate, or the evidence does not reach its end. Raises what `produce`
