@@ -35,6 +35,7 @@ from core_fixtures import (
     a_trial,
     in_arm,
     lost,
+    measured,
     on_trials,
     outcomes,
     recertify,
@@ -213,3 +214,13 @@ def test_isolation_and_completeness_of_an_arm_a_that_sent_nothing() -> None:
     found = outcomes(certificate)
     assert found["completeness"] is Outcome.FAIL
     assert found["isolation"] is not Outcome.PASS
+
+
+def test_isolation_counts_the_answers_that_count_no_prompt() -> None:
+    records = on_trials(lambda trial: True, with_result(prompt_tokens=None))(ideal())
+    trials = [r for r in records if isinstance(r, Trial) and r.key.arm is not Arm.WARMUP]
+    certificate = recertify(records)
+    found = outcomes(certificate)
+    assert (found["F0_score"], found["isolation"]) == (Outcome.UNKNOWN, Outcome.PASS)
+    text = f"{len(trials)} responses do not count their prompt"
+    assert measured(certificate, "F0_score") == text
