@@ -49,6 +49,12 @@ def test_each_lifetime_has_its_certificate_and_all_have_a_rate(
     assert [cell["verdict"] for cell in listed["cells"]] == ["GREEN", "GREEN"]
     assert "0 of 2 judged lifetimes diverged" in said
     assert said.count("borne out by its evidence") == 2
+    policy = {"version": 1, "required": ["*/*/4"], "sources": ["endpoint"]}
+    for least, passes in ((None, False), (2, True), (3, False)):
+        asked = policy if least is None else {**policy, "min_runs": least}
+        (tmp_path / "p.json").write_text(json.dumps(asked), "utf-8")
+        words = ["gate", str(tmp_path / "out"), "--policy", str(tmp_path / "p.json")]
+        assert main(words) == (0 if passes else 3)
 
 
 def test_a_run_that_fails_leaves_no_older_certificate_standing(

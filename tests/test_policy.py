@@ -117,6 +117,52 @@ def test_two_certificates_of_one_cell_do_not_pass(views: dict[str, CertView]) ->
     assert judge(POLICY, [pair[0], Candidate("b.json", other_flags, ())], NOW_S).passed
 
 
+def of_run(seen: CertView, digest: str) -> CertView:
+    return replace(seen, inputs=replace(seen.inputs, evidence_sha256=digest * 64))
+
+
+RUNS = replace(POLICY, min_runs=3)
+
+
+def test_several_runs_of_one_cell_pass_where_they_are_asked_for(
+    views: dict[str, CertView],
+) -> None:
+    runs = [Candidate(name, of_run(views["GREEN"], name), ()) for name in "abc"]
+    assert judge(RUNS, runs, NOW_S).passed
+    assert rules(judge(POLICY, runs, NOW_S)) == [Rule.DUPLICATE, Rule.DUPLICATE]
+    too_few = judge(RUNS, runs[:2], NOW_S)
+    assert [str(violation) for violation in too_few.violations] == [
+        "toy/512/4: runs: 2 runs of this cell, at least 3 asked (a)"
+    ]
+
+
+def test_a_copy_of_a_run_is_not_another_run(views: dict[str, CertView]) -> None:
+    runs = [Candidate(name, of_run(views["GREEN"], name[0]), ()) for name in ("a", "b", "b2")]
+    judgement = judge(RUNS, runs, NOW_S)
+    assert rules(judgement) == [Rule.DUPLICATE, Rule.RUNS]
+    assert "b is of the same run; keep one (b2)" in str(judgement.violations[0])
+    unknown = replace(views["GREEN"].inputs, evidence_sha256=None)
+    nameless = [Candidate(n, replace(views["GREEN"], inputs=unknown), ()) for n in "abc"]
+    assert rules(judge(RUNS, nameless, NOW_S)) == [Rule.DUPLICATE, Rule.DUPLICATE, Rule.RUNS]
+
+
+def test_every_run_must_pass_and_of_every_cell_there_must_be_enough(
+    views: dict[str, CertView],
+) -> None:
+    red = replace(views["RED"], cell_sha256=views["GREEN"].cell_sha256)
+    runs = [Candidate(name, of_run(views["GREEN"], name), ()) for name in "ab"]
+    assert rules(judge(RUNS, [*runs, Candidate("c", of_run(red, "c"), ())], NOW_S)) == [
+        Rule.VERDICT
+    ]
+    other_flags = replace(of_run(views["GREEN"], "c"), cell_sha256="0" * 64)
+    found = judge(RUNS, [*runs, Candidate("c", other_flags, ())], NOW_S)
+    assert [(v.rule, v.file) for v in found.violations] == [(Rule.RUNS, "a"), (Rule.RUNS, "c")]
+    # A cell that nothing requires is foreign, however often it was run.
+    stranger = replace(of_run(views["GREEN"], "d"), cell=CellName("other", 512, 4))
+    alone = judge(RUNS, [Candidate("d", replace(stranger, cell_sha256="1" * 64), ())], NOW_S)
+    assert rules(alone) == [Rule.FOREIGN, Rule.REQUIRED]
+
+
 def test_every_certificate_of_a_required_cell_must_pass(views: dict[str, CertView]) -> None:
     red = replace(views["RED"], cell_sha256="0" * 64)
     pair = [Candidate("a.json", views["GREEN"], ()), Candidate("b.json", red, ())]
@@ -243,6 +289,18 @@ def test_an_acceptance_is_for_one_cell(views: dict[str, CertView]) -> None:
     assert rules(one(policy, views["AMBER"])) == [Rule.VERDICT]
 
 
+def test_an_acceptance_may_be_for_one_digest(views: dict[str, CertView]) -> None:
+    digest = views["AMBER"].cell_sha256
+    entry = Acceptance(CELL, "known", "A. Person", None, digest)
+    policy = replace(POLICY, accept_amber=(entry,))
+    assert one(policy, views["AMBER"]).passed
+    for other in ("0" * 64, None):
+        judgement = one(policy, replace(views["AMBER"], cell_sha256=other))
+        assert rules(judgement) == [Rule.VERDICT]
+        shown = other or "unknown"
+        assert f"its acceptance is for {digest}, this is {shown}" in judgement.violations[0].text
+
+
 @pytest.mark.parametrize(
     ("expires", "passes"), [("2026-01-03", True), ("2026-01-02", False), ("2020-01-01", False)]
 )
@@ -308,11 +366,13 @@ def test_a_policy_is_read_whole() -> None:
             "cell_sha256": ["c" * 64],
             "max_prompt_rate_upper_bound_95": "0.25",
             "min_horizon_tokens": 100,
+            "min_runs": 5,
             "accept_amber": {
                 "toy/512/4": {
                     "reason": "known\nsince",
                     "signed_off_by": "A. Person",
                     "expires": "2026-02-28",
+                    "cell_sha256": "D" * 64,
                 }
             },
         },
@@ -327,7 +387,8 @@ def test_a_policy_is_read_whole() -> None:
         cell_sha256=("c" * 64,),
         max_bound=0.25,
         min_horizon_tokens=100,
-        accept_amber=(Acceptance(CELL, "known since", "A. Person", "2026-02-28"),),
+        min_runs=5,
+        accept_amber=(Acceptance(CELL, "known since", "A. Person", "2026-02-28", "d" * 64),),
     )
     assert read_policy(GOOD, "p").sources == (Source.LIVE,)
 
@@ -359,6 +420,7 @@ def test_a_policy_is_read_whole() -> None:
         ({"max_prompt_rate_upper_bound_95": "-1"}, "is not a number"),
         ({"max_prompt_rate_upper_bound_95": None}, "give a rate above 0"),
         ({"min_horizon_tokens": -1}, "min_horizon_tokens: is not a whole number"),
+        ({"min_runs": 0}, "min_runs: give a whole number from 1"),
         ({"accept_amber": []}, "accept_amber: is not an object"),
         ({"accept_amber": {"toy/512/4": "fine"}}, "is not a table with reason"),
         ({"accept_amber": {"toy/*/4": {}}}, "is not one cell"),
@@ -367,6 +429,9 @@ def test_a_policy_is_read_whole() -> None:
         ({"accept_amber": {"other/512/4": {}}}, "no entry of required names this cell"),
         ({"accept_amber": {"toy/512/4": {"expires": "soon"}}}, "'soon' is no day"),
         ({"accept_amber": {"toy/512/4": {"expires": "2026-02-30"}}}, "is no day"),
+        ({"accept_amber": {"toy/512/4": {"expires": None}}}, "expires: say it, or leave it out"),
+        ({"accept_amber": {"toy/512/4": {"cell_sha256": None}}}, "cell_sha256: say it, or leave"),
+        ({"accept_amber": {"toy/512/4": {"cell_sha256": "abc"}}}, "'abc' is no SHA-256"),
         ({"accept_amber": {"toy/512/4": {"until": "x"}}}, "until: unknown; known are reason"),
     ],
 )

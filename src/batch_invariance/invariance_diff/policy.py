@@ -3,20 +3,21 @@
 What is asked, in this order, of every certificate:
 
 1. it can be read, its evidence bears it out, and it is signed where a signature is asked for;
-2. `required` names its cell, and no other file is of the same cell;
+2. `required` names its cell, and no other file is of the same cell, or, where the policy asks for
+   several runs of a cell, of the same run;
 3. its source is allowed;
 4. it is GREEN, or AMBER and accepted by name;
 5. it is not too old;
 6. model, server and cell are among those allowed, where the policy lists any;
 7. its bound and its horizon suffice, where the policy asks for them.
 
-And of every entry of `required`: there is a certificate for it. What is absent or unknown never
-passes.
+Of every entry of `required`: there is a certificate for it. Of every cell: it was run as often as
+the policy asks. What is absent or unknown never passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -37,6 +38,7 @@ class Rule(str, Enum):
     REQUIRED = "required"
     FOREIGN = "foreign"
     DUPLICATE = "duplicate"
+    RUNS = "runs"
     SOURCE = "source"
     VERDICT = "verdict"
     AGE = "age"
@@ -69,12 +71,14 @@ class CellPattern:
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """One AMBER cell that somebody answers for. `expires` is its last day, as YYYY-MM-DD."""
+    """One AMBER cell that somebody answers for. `expires` is its last day, as YYYY-MM-DD. With
+    `cell_sha256` it is for that cell alone, and for no other of the same name."""
 
     cell: CellName
     reason: str
     signed_off_by: str
     expires: str | None = None
+    cell_sha256: str | None = None
 
     def __str__(self) -> str:
         until = f", until {self.expires}" if self.expires else ""
@@ -86,7 +90,8 @@ class Policy:
     """What certificates must show. None, or an empty tuple of digests, asks for nothing.
 
     `max_age_days` counts from the start of the run and of its shared arms, `max_bound` is a rate
-    from 0 to 1, `min_horizon_tokens` counts token positions compared in co-batched trials.
+    from 0 to 1, `min_horizon_tokens` counts token positions compared in co-batched trials. With
+    `min_runs` a cell may have several certificates, at least so many, each of a run of its own.
     """
 
     required: tuple[CellPattern, ...]
@@ -97,7 +102,12 @@ class Policy:
     cell_sha256: tuple[str, ...] = ()
     max_bound: float | None = None
     min_horizon_tokens: int | None = None
+    min_runs: int | None = None
     accept_amber: tuple[Acceptance, ...] = ()
+
+    def requires(self, cell: CellName) -> bool:
+        """Whether an entry of `required` names the cell."""
+        return any(pattern.matches(cell) for pattern in self.required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +159,7 @@ def judge(policy: Policy, candidates: Sequence[Candidate], now_s: float) -> Judg
     """
     violations: list[Violation] = []
     accepted: dict[str, Acceptance] = {}
-    seen: dict[str, str] = {}
+    seen = _Seen(policy.min_runs)
     for candidate in candidates:
         view = candidate.view
         if view is None or candidate.problems:
@@ -160,13 +170,14 @@ def judge(policy: Policy, candidates: Sequence[Candidate], now_s: float) -> Judg
         acceptance = _acceptance(policy, view, now_s)
         if acceptance is not None:
             accepted[candidate.file] = acceptance
-        found = _standing(policy, view, candidate.file, seen)
+        found = _standing(policy, candidate, view, seen)
         if candidate.signature_fault is not None:
             found.append((Rule.SIGNATURE, candidate.signature_fault))
         if Rule.FOREIGN not in {rule for rule, _ in found}:
             found += _quality(policy, view, acceptance, now_s)
         for rule, text in found:
             violations.append(Violation(rule, str(view.cell), candidate.file, text))
+    violations += seen.too_few(policy)
     views = [c.view for c in candidates if c.view is not None]
     for pattern in policy.required:
         if not any(pattern.matches(view.cell) for view in views):
@@ -188,6 +199,7 @@ def asked_rules(policy: Policy, signed: bool = False) -> tuple[Rule, ...]:
         Rule.CELL: bool(policy.cell_sha256),
         Rule.BOUND: policy.max_bound is not None,
         Rule.HORIZON: policy.min_horizon_tokens is not None,
+        Rule.RUNS: policy.min_runs is not None,
         Rule.REQUIRED: False,
         Rule.EVIDENCE: False,
     }
@@ -197,15 +209,42 @@ def asked_rules(policy: Policy, signed: bool = False) -> tuple[Rule, ...]:
 _Found = list[tuple[Rule, str]]
 
 
-def _standing(policy: Policy, view: CertView, file: str, seen: dict[str, str]) -> _Found:
-    """Whether the file may stand here at all; `seen` maps a cell's digest to its first file."""
+class _Seen:
+    """The certificates of each cell so far, by the digest of their evidence: each is of one run.
+    Without `min_runs` a cell has one."""
+
+    def __init__(self, min_runs: int | None) -> None:
+        self._least = min_runs
+        self._cells: dict[str, dict[str | None, Candidate]] = {}
+
+    def twin(self, candidate: Candidate, view: CertView) -> str | None:
+        """Why one more certificate of this cell may not stand; None where it may."""
+        runs = self._cells.setdefault(view.cell_sha256 or str(view.cell), {})
+        run = view.inputs.evidence_sha256
+        if self._least is None and runs and view.cell_sha256 is not None:
+            return f"{next(iter(runs.values())).file} is of the same cell; keep one"
+        if self._least is not None and run in runs:
+            return f"{runs[run].file} is of the same run; keep one"
+        runs[run] = candidate
+        return None
+
+    def too_few(self, policy: Policy) -> Iterator[Violation]:
+        """One violation, by its first file, for each cell that was not run as often as is asked."""
+        for runs in self._cells.values():
+            first, n, least = next(iter(runs.values())), len(runs), self._least or 0
+            if first.view is not None and policy.requires(first.view.cell) and n < least:
+                text = f"{n} run{'s' if n != 1 else ''} of this cell, at least {least} asked"
+                yield Violation(Rule.RUNS, str(first.view.cell), first.file, text)
+
+
+def _standing(policy: Policy, candidate: Candidate, view: CertView, seen: _Seen) -> _Found:
+    """Whether the file may stand here at all."""
     found: _Found = []
-    if not any(pattern.matches(view.cell) for pattern in policy.required):
+    if not policy.requires(view.cell):
         found.append((Rule.FOREIGN, "no entry of required names this cell"))
-    if view.cell_sha256 is not None:
-        first = seen.setdefault(view.cell_sha256, file)
-        if first != file:
-            found.append((Rule.DUPLICATE, f"{first} is of the same cell; keep one"))
+    twin = seen.twin(candidate, view)
+    if twin is not None:
+        found.append((Rule.DUPLICATE, twin))
     return found
 
 
@@ -234,9 +273,13 @@ def _acceptance(policy: Policy, view: CertView, now_s: float) -> Acceptance | No
     if view.verdict is not Verdict.AMBER:
         return None
     for entry in policy.accept_amber:
-        if entry.cell == view.cell and not _expired(entry, now_s):
+        if entry.cell == view.cell and _is_for(entry, view) and not _expired(entry, now_s):
             return entry
     return None
+
+
+def _is_for(entry: Acceptance, view: CertView) -> bool:
+    return entry.cell_sha256 is None or entry.cell_sha256 == view.cell_sha256
 
 
 def _expired(entry: Acceptance, now_s: float) -> bool:
@@ -252,7 +295,9 @@ def _verdict_text(policy: Policy, view: CertView, now_s: float) -> str:
         why += f" and {len(view.reasons) - 1} more"
     for entry in policy.accept_amber:
         if view.verdict is Verdict.AMBER and entry.cell == view.cell:
-            why += f"; its acceptance expired after {entry.expires}"
+            other = f"is for {entry.cell_sha256}, this is {_known(view.cell_sha256)}"
+            was = f"expired after {entry.expires}" if _is_for(entry, view) else other
+            why += f"; its acceptance {was}"
     return f"is {view.verdict.value}{why}"
 
 

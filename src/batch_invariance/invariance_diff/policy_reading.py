@@ -24,9 +24,10 @@ KEYS = (
     "cell_sha256",
     "max_prompt_rate_upper_bound_95",
     "min_horizon_tokens",
+    "min_runs",
     "accept_amber",
 )
-ACCEPT_KEYS = ("reason", "signed_off_by", "expires")
+ACCEPT_KEYS = ("reason", "signed_off_by", "expires", "cell_sha256")
 _PATTERN = re.compile(r"(.+)/([0-9*?]{1,9})/([0-9*?]{1,9})", re.DOTALL)
 _CELL = re.compile(r"([^*?]+)/([0-9]{1,9})/([0-9]{1,9})")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -53,6 +54,7 @@ def read_policy(value: Mapping[str, object], what: str) -> Policy:
         cell_sha256=_digests(fields, "cell_sha256"),
         max_bound=_rate(fields, "max_prompt_rate_upper_bound_95"),
         min_horizon_tokens=_from_one(fields, "min_horizon_tokens"),
+        min_runs=_from_one(fields, "min_runs"),
         accept_amber=_acceptances(fields, required),
     )
     if fields.issues:
@@ -88,13 +90,21 @@ def _sources(fields: JsonFields) -> tuple[Source, ...]:
 
 
 def _digests(fields: JsonFields, key: str) -> tuple[str, ...]:
-    texts = tuple(text.lower() for text in fields.texts(key))
+    texts = fields.texts(key)
     if key in fields.source and not texts:
         fields.fault(key, "an empty list allows nothing; leave it out to ask for none")
-    for text in texts:
-        if not _DIGEST.fullmatch(text):
-            fields.fault(key, f"{show(text)} is no SHA-256 in hexadecimal")
-    return texts
+    digests = [_digest(fields, key, text) for text in texts]
+    return tuple(digest for digest in digests if digest is not None)
+
+
+def _digest(fields: JsonFields, key: str, text: str | None) -> str | None:
+    """The digest in lower case; None where there is no text, and for one that is no digest."""
+    if text is None:
+        return None
+    if not _DIGEST.fullmatch(text.lower()):
+        fields.fault(key, f"{show(text)} is no SHA-256 in hexadecimal")
+        return None
+    return text.lower()
 
 
 def _from_one(fields: JsonFields, key: str) -> int | None:
@@ -123,10 +133,14 @@ def _acceptances(fields: JsonFields, required: tuple[CellPattern, ...]) -> tuple
             continue
         entry = JsonFields(value, fields.issues, f"accept_amber.{name}.")
         entry.only(ACCEPT_KEYS)
+        for key in ("expires", "cell_sha256"):
+            if key in entry.source and entry.source[key] is None:
+                entry.fault(key, "say it, or leave it out")
         expires = entry.text("expires")
         if expires is not None and utc_seconds(f"{expires}T00:00:00Z") is None:
             entry.fault("expires", f"{show(expires)} is no day as YYYY-MM-DD")
         reason, signer = _words(entry, "reason"), _words(entry, "signed_off_by")
+        digest = _digest(entry, "cell_sha256", entry.text("cell_sha256"))
         match = _CELL.fullmatch(name)
         if match is None:
             entries.fault(name, "is not one cell as MODEL/CTX/N, without * and ?")
@@ -134,7 +148,7 @@ def _acceptances(fields: JsonFields, required: tuple[CellPattern, ...]) -> tuple
         cell = CellName(match[1], int(match[2]), int(match[3]))
         if not any(pattern.matches(cell) for pattern in required):
             entries.fault(name, "no entry of required names this cell")
-        found.append(Acceptance(cell, reason, signer, expires))
+        found.append(Acceptance(cell, reason, signer, expires, digest))
     return tuple(found)
 
 
