@@ -10,6 +10,7 @@ from batch_invariance.errors import Interrupted
 from batch_invariance.invariance_diff.matrix_index import ArmEntry, CellEntry
 from batch_invariance.invariance_diff.model import Trial
 from batch_invariance.invariance_diff.records import Event, Header
+from batch_invariance.live_invariance.binaries import RunningBinary
 from batch_invariance.live_invariance.mock_answer import MockBehaviour
 from batch_invariance.live_invariance.mock_launch import MockLauncher, MockRunning
 from batch_invariance.live_invariance.produce import Conduct, Produced
@@ -28,20 +29,25 @@ class Launches:
     """Gives every group launchers that note their launches, `(folder, slots)`."""
 
     made: list[tuple[str, int]] = field(default_factory=list)
+    libraries: dict[str, str] = field(default_factory=dict)
+    """What every server says it has loaded: name -> digest."""
 
     def of(self, folder: str, behaviour: MockBehaviour) -> Callable[[int], Launcher]:
-        return lambda parallel: _Noting(self.made, folder, behaviour)
+        return lambda parallel: _Noting(self, folder, behaviour)
 
 
 class _Noting:
-    def __init__(self, made: list[tuple[str, int]], folder: str, behaviour: MockBehaviour) -> None:
-        self._made = made
+    def __init__(self, launches: Launches, folder: str, behaviour: MockBehaviour) -> None:
+        self._launches = launches
         self._folder = folder
         self._mock = MockLauncher(CTX, behaviour)
 
     def launch(self, parallel: int) -> MockRunning:
-        self._made.append((self._folder, parallel))
-        return self._mock.launch(parallel)
+        self._launches.made.append((self._folder, parallel))
+        running = self._mock.launch(parallel)
+        binary = RunningBinary("e" * 64, dict(self._launches.libraries))
+        running.facts = replace(running.facts, binary=binary)
+        return running
 
 
 @dataclass

@@ -25,6 +25,7 @@ from batch_invariance.invariance_diff.matrix_index import (
 from batch_invariance.invariance_diff.model import Verdict
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.verify import REQUIRED_FIELDS
+from batch_invariance.live_invariance.digests import file_sha256
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from batch_invariance.live_invariance.server import Launcher
 from batch_invariance.live_invariance.store import OutDirLock
@@ -129,6 +130,29 @@ def test_the_same_sweep_again_keeps_all_that_its_evidence_bears_out(tmp_path: Pa
     launches.made.clear()
     assert sweep([group], tmp_path, fresh=True).run().complete
     assert launches.made == [("default", 1), ("default", 2), ("default", 4)]
+
+
+def test_a_replaced_library_of_the_server_keeps_nothing(tmp_path: Path) -> None:
+    beside = tmp_path / "server"
+    beside.mkdir()
+    library = beside / "libggml-cpu.so"
+    library.write_bytes(b"one build")
+    launches, watcher = Launches(), Watcher()
+    launches.libraries["libggml-cpu.so"] = file_sha256(library)
+    # One that lies elsewhere is not known to be another.
+    launches.libraries["libllama.so"] = "0" * 64
+    group = replace(mock_group(launches), beside=beside)
+    sweep([group], tmp_path / "out").run()
+    launches.made.clear()
+    sweep([group], tmp_path / "out", watcher).run()
+    assert (launches.made, watcher.notes) == ([], [])
+
+    library.write_bytes(b"another build")
+    launches.libraries["libggml-cpu.so"] = file_sha256(library)
+    index = sweep([group], tmp_path / "out", watcher).run()
+    assert launches.made == [("default", 1), ("default", 2), ("default", 4)]
+    assert sum("libggml-cpu.so was replaced" in note for note in watcher.notes) == 3
+    assert index.complete
 
 
 def test_a_larger_sweep_takes_what_a_smaller_one_has_done(tmp_path: Path) -> None:

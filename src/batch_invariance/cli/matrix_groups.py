@@ -118,9 +118,10 @@ def _prepared(
         return headers(prepared(fitted_workset(args, cells[0], known[0]), args))
 
     planned = headers(guess)
+    beside = cells[0].server.server_bin.resolve().parent
     named = zip(planned, cells, strict=True)
     return Prepared(
-        SweepGroup(folder, planned, final, _launchers(args, cells, known), scorer),
+        SweepGroup(folder, planned, final, _launchers(args, cells, known), scorer, beside),
         tuple(
             f"{header.cell.model} with {header.cell.dispatch_n} slots ({folder}): {reason}"
             for header, cell in named

@@ -7,7 +7,7 @@ only the running process tells. On systems without /proc nothing is known.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,6 +46,20 @@ def running_binary(pid: int) -> RunningBinary:
         return RunningBinary(cache.digest(chosen[0]).sha256, digests)
     except BatchInvarianceError:
         return RunningBinary()
+
+
+def replaced_libraries(libraries: Iterable[tuple[str, str]], folder: Path) -> list[str]:
+    """The names of those libraries, name and digest, that are another file in `folder` by now.
+
+    What does not lie there, as under a wrapper script, is not known to be another.
+    """
+    there = [(name, digest, folder / name) for name, digest in libraries]
+    cache = ModelDigestCache()
+    return sorted(
+        name
+        for name, digest, path in there
+        if path.is_file() and cache.digest(path).sha256 != digest
+    )
 
 
 def _mapped(pid: int) -> tuple[Path | None, dict[str, Path]]:

@@ -26,12 +26,13 @@ from batch_invariance.live_invariance.run import Earlier
 @dataclass(frozen=True, slots=True)
 class Origin:
     """A finished run of arms A and A2: its file, its header, the record that binds a copy to it,
-    and what a cell that takes the copy has done."""
+    what a cell that takes the copy has done, and the name and digest of each library that ran."""
 
     path: Path
     header: Header
     record: SharedArm
     earlier: Earlier
+    libraries: tuple[tuple[str, str], ...]
 
     @property
     def ended(self) -> str:
@@ -50,6 +51,7 @@ def read_origin(path: Path) -> Origin:
     header: Header | None = None
     footer: Record | None = None
     done: set[tuple[Arm, int]] = set()
+    libraries: set[tuple[str, str]] = set()
     n_lifetimes = 0
     for record in reader:
         footer = record
@@ -57,6 +59,7 @@ def read_origin(path: Path) -> Origin:
             header = record
         elif isinstance(record, LifetimeStart):
             n_lifetimes = max(n_lifetimes, record.index + 1)
+            libraries.update(record.libraries.items())
         elif isinstance(record, PassEnd):
             done.add((record.arm, record.pass_index))
     if header is None or not isinstance(footer, Footer):
@@ -70,7 +73,8 @@ def read_origin(path: Path) -> Origin:
         model_sha256_from=header.subject.model.sha256_from,
         footer=footer,
     )
-    return Origin(path, header, bound, Earlier(frozenset(done), n_lifetimes))
+    earlier = Earlier(frozenset(done), n_lifetimes)
+    return Origin(path, header, bound, earlier, tuple(sorted(libraries)))
 
 
 def check_shareable(header: Header, origin: Origin) -> None:

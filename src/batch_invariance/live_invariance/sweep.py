@@ -245,6 +245,7 @@ class Sweep:
         try:
             origin = read_origin(self._out_dir / entry.file)
             check_shareable(self._final(task), origin)
+            task.group.check_libraries(origin.libraries)
         except EvidenceError as error:
             self._observer.note(f"arms A and A2 run again: {error}")
             return None

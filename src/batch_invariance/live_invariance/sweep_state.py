@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batch_invariance import __version__
-from batch_invariance.errors import BatchInvarianceError, UsageError
+from batch_invariance.errors import BatchInvarianceError, EvidenceError, UsageError
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.invariance_diff.matrix_index import (
@@ -26,6 +26,7 @@ from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.shared_arm import shared_header
 from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import verify_certificate
+from batch_invariance.live_invariance.binaries import replaced_libraries
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.server import Launcher
 from batch_invariance.live_invariance.signing import check_signature
@@ -43,7 +44,8 @@ class SweepGroup:
 
     `folder` is the flag set's, under the sweep's. `planned` holds one header for each N. `final`
     gives the headers to run with; it may start a server to fit a work-set, and raises what that
-    raises. `launcher` gives that of a number of slots, or raises GuardRefused.
+    raises. `launcher` gives that of a number of slots, or raises GuardRefused. `beside` is the
+    folder of the server's executable, where its libraries may lie; None for a mock.
     """
 
     folder: str
@@ -51,6 +53,16 @@ class SweepGroup:
     final: Callable[[], tuple[Header, ...]]
     launcher: Callable[[int], Launcher]
     scorer: Scorer
+    beside: Path | None = None
+
+    def check_libraries(self, libraries: Iterable[tuple[str, str]]) -> None:
+        """Raises EvidenceError where a server of these libraries, name and digest, would have
+        others now: a build may change them and nothing else."""
+        replaced = [] if self.beside is None else replaced_libraries(libraries, self.beside)
+        if replaced:
+            raise EvidenceError(
+                "the server that ran", [f"{name} was replaced" for name in replaced]
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +124,8 @@ def standing_of(
     `fresh` keeps nothing, and with a `key` nothing is kept that it did not sign. Raises UsageError
     for two cells with one name, and FileFormatError for an index that is none.
     """
-    cells = tuple(_cell_entry(group, header) for group in groups for header in group.planned)
+    planned = [(group, _cell_entry(group, header)) for group in groups for header in group.planned]
+    cells = tuple(entry for _, entry in planned)
     arms = tuple(_arm_entry(group) for group in groups)
     _check_names([entry.file for entry in cells], [entry.file for entry in arms])
     older = read_index(out_dir)
@@ -121,7 +134,7 @@ def standing_of(
     replaces = {entry.file for entry in older.cells} != {entry.file for entry in cells}
     if fresh:
         return Standing(cells, arms, replaces=replaces)
-    notes: list[str] = []
+    kept = _Kept(out_dir, key)
     now_planned: tuple[CellEntry | ArmEntry, ...] = (*cells, *arms)
     then: tuple[CellEntry | ArmEntry, ...] = (*older.cells, *older.shared_arms)
     before = {entry.file: entry for entry in then}
@@ -131,7 +144,7 @@ def standing_of(
         if now.file in before and before[now.file].inputs_sha256 == now.inputs_sha256
     }
     return Standing(
-        cells=tuple(_kept(entry, older.cell(entry.file), out_dir, notes, key) for entry in cells),
+        cells=tuple(kept.entry(group, entry, older.cell(entry.file)) for group, entry in planned),
         arms=tuple(_kept_arm(entry, older.arm(entry.file)) for entry in arms),
         cut_off=frozenset(f for f, was in same.items() if was.state is RunState.RUNNING),
         measured=tuple(
@@ -139,7 +152,7 @@ def standing_of(
             for file, was in same.items()
             if was.state is RunState.DONE and was.seconds is not None
         ),
-        notes=tuple(notes),
+        notes=tuple(kept.notes),
         replaces=replaces,
     )
 
@@ -176,36 +189,44 @@ def _kept_arm(entry: ArmEntry, was: ArmEntry | None) -> ArmEntry:
     return replace(was, why=None)
 
 
-def _kept(
-    entry: CellEntry,
-    was: CellEntry | None,
-    out_dir: Path,
-    notes: list[str],
-    key: SigningKey | None,
-) -> CellEntry:
-    """The finished entry where its certificate is there and stands for what is now planned."""
-    if was is None or was.state is not RunState.DONE:
+class _Kept:
+    """Finds what is kept of an earlier run. `notes` say why something is not."""
+
+    def __init__(self, out_dir: Path, key: SigningKey | None) -> None:
+        self._out_dir = out_dir
+        self._key = key
+        self.notes: list[str] = []
+
+    def entry(self, group: SweepGroup, entry: CellEntry, was: CellEntry | None) -> CellEntry:
+        """The finished entry where its certificate is there and stands for what is planned now."""
+        if was is None or was.state is not RunState.DONE:
+            return entry
+        why = "it was measured with other inputs"
+        if was.inputs_sha256 == entry.inputs_sha256:
+            try:
+                return self._finished(group, was)
+            except OSError as error:
+                why = f"{error.strerror}"
+            except BatchInvarianceError as error:
+                why = str(error)
+        self.notes.append(f"{entry.file} is not kept and runs again: {why}")
         return entry
-    why = "it was measured with other inputs"
-    if was.inputs_sha256 == entry.inputs_sha256:
-        try:
-            data = (out_dir / entry.file).read_bytes()
-            result = verify_certificate(data, read_lines(out_dir / entry.evidence))
-        except OSError as error:
-            why = f"{error.strerror}"
-        except BatchInvarianceError as error:
-            why = str(error)
-        else:
-            signature = check_signature(out_dir / entry.file, data, key)
-            as_written = result.borne_out and sha256_hex(data) == was.sha256
-            if as_written and signature.holds and result.derived is not None:
-                return finished(was, result.derived, data, was.seconds or 0.0)
-            why = "; ".join(result.problems) or "it is another certificate than the sweep wrote"
-            if as_written:
-                # Nothing shows who wrote it, so it is not signed after the fact.
-                why = signature.text
-    notes.append(f"{entry.file} is not kept and runs again: {why}")
-    return entry
+
+    def _finished(self, group: SweepGroup, was: CellEntry) -> CellEntry:
+        """Raises BatchInvarianceError with the reason for which it is not kept."""
+        path = self._out_dir / was.file
+        data = path.read_bytes()
+        result = verify_certificate(data, read_lines(self._out_dir / was.evidence))
+        if not result.borne_out or result.derived is None or sha256_hex(data) != was.sha256:
+            another = "it is another certificate than the sweep wrote"
+            raise BatchInvarianceError("; ".join(result.problems) or another)
+        signature = check_signature(path, data, self._key)
+        if not signature.holds:
+            # Nothing shows who wrote it, so it is not signed after the fact.
+            raise BatchInvarianceError(signature.text)
+        for life in result.derived.lifetimes:
+            group.check_libraries(life.start.libraries.items())
+        return finished(was, result.derived, data, was.seconds or 0.0)
 
 
 def finished(entry: CellEntry, cert: Certificate, data: bytes, seconds: float) -> CellEntry:
