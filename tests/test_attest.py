@@ -391,11 +391,38 @@ def test_a_signature_from_elsewhere_is_put_in(tmp_path: Path, capsys: Capture, k
     assert call(attest, capsys, path, "--print-pae").stdout.encode() == to_sign.read_bytes()
     signed.write_bytes(hmac.new(KEY, to_sign.read_bytes(), hashlib.sha256).digest())
     words = ("--signature", signed, "--keyid", "release", "-o", out)
-    assert call(attest, capsys, path, *words).code == 0
+    done = call(attest, capsys, path, *words)
+    assert (done.code, "its signature is unchecked" in done.stdout) == (0, True)
     envelope = parse_envelope(out.read_bytes())
     assert envelope.signatures == (Signature(signed.read_bytes(), "release"),)
     assert pae(envelope.payload_type, envelope.payload) == to_sign.read_bytes()
     assert call(attest, capsys, "--verify", out, "--key", key).code == 0
+
+
+def test_what_is_plainly_no_signature_is_not_put_in(tmp_path: Path, capsys: Capture) -> None:
+    path, out = write_cert(tmp_path / "certs"), tmp_path / "e.json"
+    to_sign, given = tmp_path / "to-sign", tmp_path / "to-sign.sig"
+    assert call(attest, capsys, path, "--print-pae", "-o", to_sign).code == 0
+    for data, why in (
+        (b"", "is empty"),
+        (to_sign.read_bytes(), "holds the bytes to sign"),
+        (base64.b64encode(bytes(range(64))) + b"\n", "is base64"),
+        (base64.encodebytes(bytes(range(71))), "is base64"),
+    ):
+        given.write_bytes(data)
+        done = call(attest, capsys, path, "--signature", given, "-o", out)
+        assert (done.code, why in done.stderr, out.exists()) == (2, True, False), why
+
+
+@pytest.mark.parametrize("how", ["--key", "--signature", None])
+def test_json_says_whether_a_signature_was_checked(
+    tmp_path: Path, capsys: Capture, key: Path, how: str | None
+) -> None:
+    words = [] if how is None else [how, key]
+    out = tmp_path / "e.json"
+    done = call(attest, capsys, write_cert(tmp_path / "certs"), "-o", out, "--json", *words)
+    said = {"--key": "hmac-sha256", "--signature": "unchecked", None: None}
+    assert done.json["signature"] == said[how]
 
 
 def test_a_key_must_be_long_enough(tmp_path: Path, capsys: Capture, key: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from batch_invariance.cli.cert_files import verify_file
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.errors import BatchInvarianceError, FileFormatError, UsageError
 from batch_invariance.formats.dsse import (
+    HMAC_KEY_ID,
     Envelope,
     Signature,
     hmac_fits,
@@ -46,6 +48,8 @@ EXAMPLES = """examples:
 The certificate is first derived again from the evidence beside it; without that nothing is
 attested. Exits 0 where the result is PASSED, 3 where it is WARNED or FAILED.
 """
+# No signature of a key pair is as short, and none is made of these characters by chance.
+_BASE64 = re.compile(rb"[A-Za-z0-9+/\r\n]{64,}={0,2}\s*")
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -110,14 +114,22 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
             "file": str(args.output),
             "result": result.value,
             "predicate": predicate.value,
-            "signed": args.key is not None or args.signature is not None,
+            "signature": _signature_word(args),
             "exit_code": int(code),
         }
         print(json.dumps(report))
     else:
         cell = printable(str(attested.view.cell))
-        print(f"{printable(str(args.output))}: {result.value}, {cell}")
+        unchecked = "; its signature is unchecked" if args.signature is not None else ""
+        print(f"{printable(str(args.output))}: {result.value}, {cell}{unchecked}")
     return code
+
+
+def _signature_word(args: argparse.Namespace) -> str | None:
+    """Only the tool that made a signature can check it, so one that is put in stays unchecked."""
+    if args.signature is not None:
+        return "unchecked"
+    return None if args.key is None else HMAC_KEY_ID
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -169,12 +181,24 @@ def _document(args: argparse.Namespace, payload: bytes) -> bytes:
         signature = hmac_signature(_key(args).secret, PAYLOAD_TYPE, payload)
     elif args.signature is not None:
         data = _read(args.signature, "--signature")
-        if not data:
-            raise UsageError(f"--signature {args.signature}: is empty")
+        why_not = _no_signature(data, pae(PAYLOAD_TYPE, payload))
+        if why_not is not None:
+            raise UsageError(f"--signature {args.signature}: {why_not}")
         signature = Signature(data, args.keyid)
     else:
         return payload + b"\n"
     return Envelope(PAYLOAD_TYPE, payload, (signature,)).to_bytes()
+
+
+def _no_signature(data: bytes, signed: bytes) -> str | None:
+    """What is plainly wrong with the bytes of a signature over `signed`; None where nothing is."""
+    if not data:
+        return "is empty"
+    if data == signed:
+        return "holds the bytes to sign; sign them, and name what the tool writes"
+    if _BASE64.fullmatch(data):
+        return "is base64, and an envelope holds the bytes themselves; decode it with base64 -d"
+    return None
 
 
 def _verify(args: argparse.Namespace) -> int:
