@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batch_invariance.errors import CaseError
+from batch_invariance.errors import BatchInvarianceError, CaseError, Interrupted
 from batch_invariance.formats.case_report import case_report
 from batch_invariance.formats.case_script import case_script, request_files
 from batch_invariance.invariance_diff.attempts import Rate
@@ -36,6 +36,8 @@ from batch_invariance.invariance_diff.case_removal import removed
 from batch_invariance.invariance_diff.model import Arm, FailureKind, Message, Trial
 from batch_invariance.invariance_diff.packed import pack_floats
 from batch_invariance.invariance_diff.schedule import DispatchKind
+from batch_invariance.live_invariance import case_folder
+from batch_invariance.live_invariance.store import write_new
 from case_fixtures import OTHER, SECRET, a_case, answer
 from core_fixtures import Ideal, a_completion, a_trial, lost, with_result
 
@@ -203,6 +205,30 @@ def test_no_prompt_can_leave_its_block() -> None:
     item = replace(shape.subject.item, messages=(Message("user", text),))
     report = case_report(a_case(shape=shape.with_item(1, item)))
     assert f"`````text\n{text[:-4]}\\u001b[2J\n`````" in report
+
+
+def test_no_models_name_can_leave_its_block() -> None:
+    case = a_case()
+    name = "m\n```\n# a heading.gguf"
+    subject = replace(case.subject, model=replace(case.subject.model, file=name))
+    report = case_report(replace(case, subject=subject))
+    assert f"````sh\nllama-server --model '{name}' -c 1024" in report
+
+
+@pytest.mark.parametrize("fault", [OSError(28, "No space left"), Interrupted(15)])
+def test_a_case_that_cannot_be_written_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    def failing(path: Path, data: bytes) -> None:
+        if path.parent.name == "requests":
+            raise fault
+        write_new(path, data)
+
+    monkeypatch.setattr(case_folder, "write_new", failing)
+    wanted = BatchInvarianceError if isinstance(fault, OSError) else Interrupted
+    with pytest.raises(wanted):
+        case_folder.write_case(tmp_path / "case", a_case())
+    assert list(tmp_path.iterdir()) == []
 
 
 def shapes() -> list[CaseShape]:

@@ -93,10 +93,8 @@ def _launched_steps(case: Case) -> Iterator[str]:
     yield ""
     yield "or by hand: start the server,"
     yield ""
-    yield "```sh"
-    yield shlex.join(["llama-server", "--model", case.subject.model.file, *case.ran.words])
-    yield "```"
-    yield ""
+    words = ["llama-server", "--model", case.subject.model.file, *case.ran.words]
+    yield from _fenced(shlex.join(words), "sh")
 
 
 def _seen(case: Case) -> Iterator[str]:
@@ -188,12 +186,15 @@ def _small(case: Case) -> Iterator[str]:
 
 
 def _block(text: str) -> Iterator[str]:
-    """A fenced block that no text can leave: its fence is longer than any run of its characters."""
-    shown = text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "..."
-    shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in shown)
+    yield from _fenced(text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "...", "text")
+
+
+def _fenced(text: str, language: str) -> Iterator[str]:
+    """A block that no text can leave: its fence is longer than any run of its characters."""
+    shown = "".join(c if c.isprintable() or c in "\n\t" else f"\\u{ord(c):04x}" for c in text)
     longest = max((len(run) for run in re.findall(r"`+", shown)), default=0)
     fence = "`" * max(3, longest + 1)
-    yield f"{fence}text"
+    yield f"{fence}{language}"
     yield shown
     yield fence
     yield ""

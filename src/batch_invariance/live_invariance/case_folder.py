@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from batch_invariance.errors import BatchInvarianceError, UsageError
 from batch_invariance.formats.case_report import case_report
-from batch_invariance.formats.case_script import FOLDER, case_script, request_files
+from batch_invariance.formats.case_script import case_script, request_files
 from batch_invariance.formats.case_script_endpoint import endpoint_script
 from batch_invariance.invariance_diff.case import Case, Redaction, parse_case
 from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
@@ -31,7 +32,7 @@ def write_case(folder: Path, case: Case) -> None:
     """Writes the case, its report, and where it can be sent again its requests and the script.
 
     Raises UsageError where the folder came to be in the meantime, BatchInvarianceError where it
-    cannot be written.
+    cannot be written; nothing of it remains then.
     """
     files = {CASE: case.to_bytes(), REPORT: case_report(case).encode("utf-8", "backslashreplace")}
     if case.redaction is not Redaction.REMOVED:
@@ -40,14 +41,21 @@ def write_case(folder: Path, case: Case) -> None:
         files.update(request_files(case))
     try:
         folder.mkdir(parents=True)
-        if case.redaction is not Redaction.REMOVED:
-            (folder / FOLDER).mkdir()
     except FileExistsError as error:
         raise UsageError(f"--out {folder} is there already; name a folder that is not") from error
     except OSError as error:
         raise BatchInvarianceError(f"cannot make {folder}: {error.strerror}") from error
-    for name, data in files.items():
-        write_new(folder / name, data)
+    try:
+        for name, data in files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            write_new(folder / name, data)
+    except BaseException as error:
+        # A part of a case is none. What an interruption leaves of it goes, too.
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError):
+            what = f"cannot write {folder}: {error.strerror}"
+            raise BatchInvarianceError(what) from error
+        raise
 
 
 def read_case(path: Path) -> Case:
