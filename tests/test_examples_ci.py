@@ -19,7 +19,8 @@ from batch_invariance.cli.main import build_parser
 from batch_invariance.formats.toml_subset import read_toml_subset
 from batch_invariance.invariance_diff.cert_reading import read_view
 from batch_invariance.invariance_diff.dates import utc_seconds
-from batch_invariance.invariance_diff.policy import Candidate, Rule, judge
+from batch_invariance.invariance_diff.policy import Candidate, Rule
+from batch_invariance.invariance_diff.policy_judge import judge
 from batch_invariance.invariance_diff.policy_reading import KEYS, read_policy
 from ci_fixtures import RED, unchanged, write_cert
 from core_fixtures import Change

@@ -25,8 +25,8 @@ from batch_invariance.invariance_diff.policy import (
     Judgement,
     Policy,
     Rule,
-    judge,
 )
+from batch_invariance.invariance_diff.policy_judge import judge
 from batch_invariance.invariance_diff.policy_reading import read_policy
 from ci_fixtures import AMBER, CANARY, MOCK, NOW_S, RED, RUN_AT, UNVERIFIED, view, write_cert
 

@@ -55,7 +55,8 @@ from batch_invariance.invariance_diff.golden import Golden, parse_golden
 from batch_invariance.invariance_diff.matrix_index import parse_index
 from batch_invariance.invariance_diff.matrix_plan import groups_of
 from batch_invariance.invariance_diff.model import Completion
-from batch_invariance.invariance_diff.policy import Candidate, judge
+from batch_invariance.invariance_diff.policy import Candidate
+from batch_invariance.invariance_diff.policy_judge import judge
 from batch_invariance.invariance_diff.response import parse_response
 from batch_invariance.invariance_diff.schedule_file import check_matches, parse_schedule
 from batch_invariance.invariance_diff.signature import parse_signature

@@ -30,9 +30,8 @@ from batch_invariance.invariance_diff.policy import (
     Policy,
     Rule,
     Violation,
-    asked_rules,
-    judge,
 )
+from batch_invariance.invariance_diff.policy_judge import asked_rules, judge
 from batch_invariance.invariance_diff.policy_reading import read_policy
 from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.live_invariance.bounded import read_at_most
