@@ -8,6 +8,7 @@ import pytest
 
 from batch_invariance.invariance_diff.digest import sha256_hex
 from batch_invariance.invariance_diff.endpoint import Engine
+from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import Arm, Completion, Trial, TrialKey
 from batch_invariance.invariance_diff.records import Header, PassEnd, PassStart, Record, Resumed
 from batch_invariance.invariance_diff.report_evidence import RunCollector, RunView
@@ -26,8 +27,7 @@ def collected(
     records: tuple[Record, ...], wanted: dict[TrialKey, str | None] | None = None
 ) -> RunView:
     collector = RunCollector(wanted or {})
-    for record in records:
-        collector.feed(record)
+    measure(records, collector)
     view = collector.view()
     assert view is not None
     return view

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from batch_invariance.cli.cert_files import Taker, verify_file
+from batch_invariance.cli.cert_files import verify_file
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.report_data import (
     CellReport,
@@ -45,12 +45,12 @@ class _Look:
         self.fields: Mapping[str, Any] = {}
         self.collector: RunCollector | None = None
 
-    def __call__(self, fields: Mapping[str, Any]) -> Taker | None:
+    def __call__(self, fields: Mapping[str, Any]) -> RunCollector | None:
         self.fields = fields
         if self._detail is None:
             return None
         self.collector = RunCollector(wanted_answers(fields, self._detail))
-        return self.collector.feed
+        return self.collector
 
 
 def bytes_to_read(paths: Sequence[Path]) -> int:

@@ -14,7 +14,7 @@ from batch_invariance.invariance_diff.case import SCHEMA as CASE_SCHEMA
 from batch_invariance.invariance_diff.cert_reading import CertView, read_view
 from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.golden import GOLDEN_SCHEMA
-from batch_invariance.invariance_diff.records import Record
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.verify import (
     REQUIRED_FIELDS,
@@ -26,9 +26,9 @@ from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_mo
 from batch_invariance.live_invariance.evidence_file import read_lines
 from batch_invariance.live_invariance.signing import check_signature
 
+# A required field where `Certificate.to_bytes` writes it: the file need not be parsed to count.
+_OWN_FIELD = b'\n  "dispatch_n": '
 OTHER_SCHEMAS = (CASE_SCHEMA, GOLDEN_SCHEMA)
-Taker = Callable[[Record], object]
-"""What is shown every record of the evidence, while it is read for the verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +86,22 @@ def find_certificates(paths: Iterable[Path]) -> Found:
 def verify_file(
     path: Path,
     evidence: Path | None = None,
-    taker_for: Callable[[Mapping[str, Any]], Taker | None] | None = None,
+    onlooker_for: Callable[[Mapping[str, Any]], Onlooker | None] | None = None,
     key: SigningKey | None = None,
 ) -> VerifiedFile:
     """Reads one certificate, derives it again from the evidence, which is looked for beside it, and
-    checks its signature where there is a key. `taker_for` gets the certificate's JSON before the
+    checks its signature where there is a key. `onlooker_for` gets the certificate's JSON before the
     evidence is read. Nothing is raised for what is wrong with the files: it is listed."""
     data, view = b"", None
     try:
         data = read_certificate(path)
         cert = parse_certificate(data)
         view = read_view(cert)
-        taker = None if taker_for is None else taker_for(cert)
+        onlooker = None if onlooker_for is None else onlooker_for(cert)
         beside = evidence or path.parent / evidence_name(cert)
         if not os.path.isfile(beside):
             return VerifiedFile(path, data, view, (f"there is no evidence at {beside}",))
-        result = verify_parsed(cert, data, read_lines(beside), taker)
+        result = verify_parsed(cert, data, read_lines(beside), onlooker)
     except BatchInvarianceError as error:
         return VerifiedFile(path, data, view, (str(error),))
     problems = () if result.borne_out else result.problems or ("its evidence gives nothing",)
@@ -151,7 +151,10 @@ def _is_something_else(path: Path) -> bool:
     if os.path.exists(path) and not os.path.isfile(path):
         return True
     try:
-        value = json.loads(read_certificate(path))
+        data = read_certificate(path)
+        if _OWN_FIELD in data:
+            return False
+        value = json.loads(data)
     except (BatchInvarianceError, ValueError, RecursionError):
         return False
     if not isinstance(value, dict) or not set(REQUIRED_FIELDS) & value.keys():

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from batch_invariance.cli.cert_files import Taker, verify_file
+from batch_invariance.cli.cert_files import verify_file
 from batch_invariance.errors import BatchInvarianceError
 from batch_invariance.invariance_diff.reference_digests import AnswerDigests, ReferenceCollector
 from batch_invariance.invariance_diff.subject_facts import Run
@@ -20,10 +18,7 @@ def read_run(path: Path, evidence: Path | None = None) -> tuple[Run, tuple[Answe
     """
     collector = ReferenceCollector()
 
-    def taker(_: Mapping[str, Any]) -> Taker:
-        return collector.feed
-
-    file = verify_file(path, evidence, taker)
+    file = verify_file(path, evidence, lambda _: collector)
     if file.derived is None or collector.header is None:
         problems = "; ".join(file.problems[:3])
         raise BatchInvarianceError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ from batch_invariance.invariance_diff.model import (
     Status,
     Verdict,
 )
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.pairs import PairReport
 from batch_invariance.invariance_diff.proof import Coverage, Overlap
 from batch_invariance.invariance_diff.records import (
@@ -33,7 +34,6 @@ from batch_invariance.invariance_diff.records import (
     Identity,
     LifetimeStart,
     Observer,
-    Record,
     Resumed,
     Subject,
 )
@@ -202,22 +202,16 @@ class Certificate:
 
 
 def certify(
-    lines: Iterable[bytes], evidence_file: str, also: Callable[[Record], object] | None = None
+    lines: Iterable[bytes], evidence_file: str, onlooker: Onlooker | None = None
 ) -> Certificate:
     """Derives the certificate from the lines of one evidence file.
 
-    The only way to a certificate; `run-live` uses it on the bytes it has just written. `also` is
-    called with every record that was taken. Raises EvidenceError where the lines are not evidence.
+    The only way to a certificate; `run-live` uses it on the bytes it has just written. `onlooker`
+    sees what the facts are made of. Raises EvidenceError where the lines are not evidence.
     """
     reader = EvidenceReader(lines)
-    facts = measure(reader if also is None else _shown_to(also, reader))
+    facts = measure(reader, onlooker)
     return build_cert(examine(facts), EvidenceRef(evidence_file, reader.sha256, reader.n_records))
-
-
-def _shown_to(also: Callable[[Record], object], records: Iterable[Record]) -> Iterator[Record]:
-    for record in records:
-        yield record
-        also(record)
 
 
 def cell_sha256(facts: Facts) -> str:

@@ -23,6 +23,7 @@ from batch_invariance.invariance_diff.facts import (
     LostTrial,
 )
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Source, Trial
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.pairs import content_sha
 from batch_invariance.invariance_diff.plan import planned_digest
 from batch_invariance.invariance_diff.records import (
@@ -61,8 +62,9 @@ from batch_invariance.invariance_diff.workset import items_sha256
 class Fold:
     """Feeds records in, keeps the running state, and gives the `Facts` at the end."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: Header, onlooker: Onlooker) -> None:
         items = header.workset.items
+        self._onlooker = onlooker
         self._items = items
         self._facts = Facts(header, SpaceTally(len(items)), items=[ItemFacts() for _ in items])
         self._bodies = [build_body(item, header.plan.sampling).sha256 for item in items]
@@ -260,7 +262,9 @@ class Fold:
     def _close(self, end: PassEnd | None) -> None:
         tracker = self._open
         assert tracker is not None
-        self._facts.passes.append(tracker.finish(end, self._alone_s(tracker)))
+        facts = tracker.finish(end, self._alone_s(tracker))
+        self._facts.passes.append(facts)
+        self._onlooker.pass_closed(tracker, facts)
         if tracker.start.arm is Arm.C:
             self._arm_c.close(tracker)
         self._open = None
@@ -292,6 +296,7 @@ class Fold:
             self._arm_c.void(self._open)
         self._done.discard((start.arm, start.pass_index))
         facts.n_void_passes += 1
+        self._onlooker.pass_closed(self._open, None)
         self._open = None
 
     def finish(self) -> Facts:
@@ -360,8 +365,9 @@ def _check_header(header: Header) -> None:
         raise EvidenceError("evidence", ["logit_drift is neither bits nor an epsilon"])
 
 
-def measure(records: Iterable[Record]) -> Facts:
+def measure(records: Iterable[Record], onlooker: Onlooker | None = None) -> Facts:
     """Folds the records of one evidence file. Raises EvidenceError for an impossible sequence."""
+    onlooker = onlooker or Onlooker()
     iterator = iter(records)
     header = next(iterator, None)
     if not isinstance(header, Header):
@@ -369,10 +375,12 @@ def measure(records: Iterable[Record]) -> Facts:
     if header.rules_version != RULES_VERSION:
         raise EvidenceError("evidence", [f"unknown rules: version {header.rules_version}"])
     _check_header(header)
-    fold = Fold(header)
+    fold = Fold(header, onlooker)
+    onlooker.feed(header)
     for line, record in enumerate(iterator, start=2):
         try:
             fold.feed(record)
+            onlooker.feed(record)
         except EvidenceError as error:
             raise EvidenceError("evidence", [f"line {line}: {error.issues[0]}"]) from None
     return fold.finish()

@@ -10,6 +10,7 @@ from batch_invariance.invariance_diff.certificate import Certificate
 from batch_invariance.invariance_diff.diff import degenerate, ids_tell_all
 from batch_invariance.invariance_diff.digest import digest_of
 from batch_invariance.invariance_diff.model import Arm, Completion, Item, Outcome, Trial
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.records import Header, Record
 
 TRUSTED_BY = ("completeness", "isolation", "identity")
@@ -42,7 +43,7 @@ class AnswerDigests:
     gap: Gap | None = None
 
 
-class ReferenceCollector:
+class ReferenceCollector(Onlooker):
     """Takes the records of one evidence file in their order and keeps digests of A and A2."""
 
     def __init__(self) -> None:

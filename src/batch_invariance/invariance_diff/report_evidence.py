@@ -1,8 +1,7 @@
 """What a report takes from evidence: the intervals of all trials, and a few answers.
 
 Fed one record at a time. It keeps four numbers for a trial and the answers that are asked for, so
-a report of a long run needs little memory. What a trial shared is worked out by `PassTracker`, as
-for the certificate.
+a report of a long run needs little memory. What a trial shared is what the certificate counts.
 """
 
 from __future__ import annotations
@@ -11,20 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batch_invariance.invariance_diff.model import Arm, Completion, Failure, Trial, TrialKey
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.pairs import content_sha
 from batch_invariance.invariance_diff.records import (
-    DecodeRuns,
     Header,
     LifetimeEnd,
-    PassEnd,
-    PassStart,
     Record,
     Resumed,
-    WaveEnd,
 )
 from batch_invariance.invariance_diff.schedule import DispatchKind
-from batch_invariance.invariance_diff.tracker import PassTracker, tracker_of
+from batch_invariance.invariance_diff.tracker import PassFacts, PassTracker
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class RunView:
     log_tail: str
 
 
-class RunCollector:
+class RunCollector(Onlooker):
     """Takes the records of one evidence file in their order.
 
     `wanted` names the answers to keep, each with the digest of its text: a trial of a pass that
@@ -90,46 +86,47 @@ class RunCollector:
         self._header: Header | None = None
         self._answers: dict[TrialKey, Completion] = {}
         self._passes: list[PassView] = []
-        self._start: PassStart | None = None
         self._spans: list[Span] = []
-        self._tracker: PassTracker | None = None
         self._log_tail = ""
         self._last_s = self._skipped_s = 0.0
 
     def feed(self, record: Record) -> None:
-        """Takes the next record. Raises EvidenceError for one that cannot be."""
+        """Takes the next record."""
         if isinstance(record, Trial):
             self._trial(record)
         elif isinstance(record, Header):
             self._header = record
-        elif isinstance(record, PassStart):
-            self._close(None)
-            self._open(record)
-        elif isinstance(record, PassEnd):
-            self._close(record)
         elif isinstance(record, Resumed):
-            self._close(None)
             self._skipped_s = record.ts - self._last_s
-        elif isinstance(record, LifetimeEnd):
-            if record.exit is not None:
-                self._log_tail = record.exit.log_tail
-        elif self._tracker is not None:
-            if isinstance(record, DecodeRuns):
-                self._tracker.add_runs(record)
-            elif isinstance(record, WaveEnd):
-                self._tracker.end_wave(record)
+        elif isinstance(record, LifetimeEnd) and record.exit is not None:
+            self._log_tail = record.exit.log_tail
+
+    def pass_closed(self, tracker: PassTracker, facts: PassFacts | None) -> None:
+        """Takes the pass with the trials since the one before it."""
+        start, spans, by_log = tracker.start, self._spans, False
+        self._spans = []
+        if start.arm is Arm.C:
+            by_log = facts is not None and facts.log_fault is None
+            known = {m.sent.key: (m.own, m.shared) for m in tracker.members}
+            spans = [_with_shares(span, known) for span in spans]
+        self._passes.append(
+            PassView(
+                start.arm,
+                start.pass_index,
+                start.lifetime,
+                start.schedule.kind,
+                start.schedule.lanes,
+                tuple(spans),
+                by_log,
+                void=facts is None or not facts.ended,
+            )
+        )
 
     def view(self) -> RunView | None:
         """What was collected; None where not even the header came."""
-        self._close(None)
         if self._header is None:
             return None
         return RunView(self._header, tuple(self._passes), self._answers, self._log_tail)
-
-    def _open(self, start: PassStart) -> None:
-        self._start = start
-        if start.arm is Arm.C and self._header is not None:
-            self._tracker = tracker_of(start, self._header)
 
     def _trial(self, trial: Trial) -> None:
         key, result = trial.key, trial.result
@@ -139,36 +136,10 @@ class RunCollector:
             and self._wanted[key] in (None, content_sha(trial))
         ):
             self._answers[key] = result
-        if self._tracker is not None:
-            self._tracker.add(trial)
         start, end = trial.dispatch_ts - self._skipped_s, trial.complete_ts - self._skipped_s
         self._last_s = max(self._last_s, end)
         lost = isinstance(result, Failure)
         self._spans.append(Span(key.item, key.occurrence, trial.lane, start, end, lost))
-
-    def _close(self, end: PassEnd | None) -> None:
-        start, tracker, spans = self._start, self._tracker, self._spans
-        self._start, self._tracker, self._spans = None, None, []
-        if start is None:
-            return
-        by_log = False
-        if tracker is not None:
-            by_log = tracker.finish(end).log_fault is None
-            known = {m.sent.key: (m.own, m.shared) for m in tracker.members}
-            spans = [_with_shares(span, known) for span in spans]
-        schedule = start.schedule
-        self._passes.append(
-            PassView(
-                start.arm,
-                start.pass_index,
-                start.lifetime,
-                schedule.kind,
-                schedule.lanes,
-                tuple(spans),
-                by_log,
-                void=end is None,
-            )
-        )
 
 
 def _with_shares(span: Span, known: Mapping[tuple[int, int], tuple[int, int | None]]) -> Span:

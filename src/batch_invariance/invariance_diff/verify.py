@@ -7,7 +7,7 @@ job is `cert_is_green`; it trusts the file, so a job calls `verify_certificate` 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from batch_invariance.invariance_diff import rules
 from batch_invariance.invariance_diff.certificate import Certificate, certify
 from batch_invariance.invariance_diff.gates import GATES
 from batch_invariance.invariance_diff.model import Source, Status
-from batch_invariance.invariance_diff.records import Record
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.strict_json import parse_json
 from batch_invariance.invariance_diff.verdict import ARMED_ONLY
 from batch_invariance.invariance_diff.workset_json import bare
@@ -80,22 +80,22 @@ def evidence_name(cert: Mapping[str, Any]) -> str:
 def verify_certificate(
     cert_bytes: bytes,
     evidence_lines: Iterable[bytes],
-    also: Callable[[Record], object] | None = None,
+    onlooker: Onlooker | None = None,
 ) -> Verification:
     """Derives the certificate again from its evidence and lists what does not agree.
 
-    `also` is called with every record, for a reader who wants more of the evidence than its
-    certificate. Raises CertificateError where the file is no certificate at all.
+    `onlooker` is for a reader who wants more of the evidence than its certificate. Raises
+    CertificateError where the file is no certificate at all.
     """
     # 1. The file is a certificate.
-    return verify_parsed(parse_certificate(cert_bytes), cert_bytes, evidence_lines, also)
+    return verify_parsed(parse_certificate(cert_bytes), cert_bytes, evidence_lines, onlooker)
 
 
 def verify_parsed(
     cert: Mapping[str, Any],
     cert_bytes: bytes,
     evidence_lines: Iterable[bytes],
-    also: Callable[[Record], object] | None = None,
+    onlooker: Onlooker | None = None,
 ) -> Verification:
     """`verify_certificate` for bytes of which `parse_certificate` has given `cert`."""
     # 2. Its rules are known; another version's certificate is never guessed at.
@@ -103,7 +103,7 @@ def verify_parsed(
         return Verification((f"unknown rules: version {cert.get('rules_version')!r}",), None)
     # 3. It names evidence, and the evidence is whole: sequence, chain, every record.
     try:
-        derived = certify(evidence_lines, evidence_name(cert), also)
+        derived = certify(evidence_lines, evidence_name(cert), onlooker)
     except EvidenceError as error:
         return Verification((str(error),), None)
     # 4. The evidence is the one the certificate was made from, and gives the same certificate.
