@@ -22,6 +22,7 @@ from batch_invariance.invariance_diff.model import (
     Trial,
     Verdict,
 )
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.overlap import is_co_batched
 from batch_invariance.invariance_diff.packed import pack_floats, pack_ids, unpack_floats, unpack_ids
 from batch_invariance.invariance_diff.records import (
@@ -668,8 +669,17 @@ def test_lines_may_come_from_a_stream() -> None:
     assert certify(iter(lines), EVIDENCE_NAME) == certify(lines, EVIDENCE_NAME)
 
 
-def test_another_reader_is_shown_every_record_of_a_certificate() -> None:
-    records = Ideal([8] * 8).records()
-    seen: list[Record] = []
-    certify(encode(records), EVIDENCE_NAME, seen.append)
-    assert tuple(seen) == decode(encode(records))
+class Watching(Onlooker):
+    def __init__(self) -> None:
+        self.seen: list[Record] = []
+
+    def feed(self, record: Record) -> None:
+        self.seen.append(record)
+
+
+def test_an_onlooker_is_shown_every_record_of_a_certificate() -> None:
+    lines = encode(Ideal([8] * 8).records())
+    watching = Watching()
+    certificate = certify(lines, EVIDENCE_NAME, watching)
+    assert tuple(watching.seen) == decode(lines)
+    assert certificate == certify(lines, EVIDENCE_NAME)

@@ -14,6 +14,7 @@ from batch_invariance.invariance_diff.endpoint import Engine
 from batch_invariance.invariance_diff.facts import Facts, LostTrial
 from batch_invariance.invariance_diff.measure import measure
 from batch_invariance.invariance_diff.model import Arm, FailureKind, Source, Trial
+from batch_invariance.invariance_diff.onlooker import Onlooker
 from batch_invariance.invariance_diff.records import (
     ControlPlan,
     DecodeRuns,
@@ -34,7 +35,7 @@ from batch_invariance.invariance_diff.records import (
 )
 from batch_invariance.invariance_diff.schedule import Ordering, wave_pass
 from batch_invariance.invariance_diff.shared_arm import shared_header
-from batch_invariance.invariance_diff.tracker import PassFacts
+from batch_invariance.invariance_diff.tracker import PassFacts, PassTracker
 from core_fixtures import (
     Change,
     Ideal,
@@ -712,6 +713,44 @@ def _interrupted(arm: Arm, index: int = 0, keep: int = 3, change: Change | None 
     )  # fmt: skip
     records = (*RECORDS[:start], *begun, AGAIN, replace(launch, index=2), *rest)
     return recount(records)
+
+
+class Watching(Onlooker):
+    """Notes what it is shown: a record, or the trials and the figures of a pass that closed."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def feed(self, record: Record) -> None:
+        self.seen.append(record)
+
+    def pass_closed(self, tracker: PassTracker, facts: PassFacts | None) -> None:
+        self.seen.append((len(tracker.sent), facts))
+
+
+def _watched(records: Records) -> tuple[Facts, list[object]]:
+    watching = Watching()
+    return measure(records, watching), watching.seen
+
+
+def test_an_onlooker_sees_every_record_and_every_pass_before_the_record_that_ends_it() -> None:
+    records = _interrupted(Arm.C)
+    facts, seen = _watched(records)
+    assert [one for one in seen if not isinstance(one, tuple)] == list(records)
+    closed = [(place, one) for place, one in enumerate(seen) if isinstance(one, tuple)]
+    enders = [seen[place + 1] for place, _ in closed]
+    assert {type(one) for one in enders} == {PassEnd, Resumed}
+    assert [one for _, (_, one) in closed if one is not None] == facts.passes
+    ((void, _),) = [(n, one) for _, (n, one) in closed if one is None]
+    assert void == 2
+
+
+def test_an_onlooker_sees_the_pass_in_which_the_evidence_breaks_off() -> None:
+    start, end = pass_span(RECORDS, Arm.C, 1)
+    facts, seen = _watched(RECORDS[: end - 1])
+    n_trials = sum(isinstance(r, Trial) for r in RECORDS[start : end - 1])
+    assert seen[-1] == (n_trials, facts.passes[-1])
+    assert not facts.passes[-1].ended
 
 
 def test_a_pass_that_was_interrupted_is_void_and_runs_again() -> None:

@@ -166,6 +166,7 @@ ASSERTED: dict[str, Asserted] = {
         ("test_certificate.py", "test_facts_edges.py", "test_evidence.py", "test_resume.py")
     ),
     "verify": Asserted(("test_verify.py",)),
+    "policy_judge": Asserted(("test_policy.py",)),
     "tracker": Asserted(
         ("test_tracker.py", "test_measure.py", *_FOLD, "test_evidence.py"),
         {
