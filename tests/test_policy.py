@@ -26,12 +26,13 @@ from batch_invariance.invariance_diff.policy import (
     Policy,
     Rule,
 )
-from batch_invariance.invariance_diff.policy_judge import judge
+from batch_invariance.invariance_diff.policy_judge import asked_rules, judge
 from batch_invariance.invariance_diff.policy_reading import read_policy
 from ci_fixtures import AMBER, CANARY, MOCK, NOW_S, RED, RUN_AT, UNVERIFIED, view, write_cert
 
 CELL = CellName("toy", 512, 4)
 EXACT = CellPattern("toy", "512", "4")
+ANY = CellPattern("toy", "*", "*")
 POLICY = Policy((EXACT,))
 DAY = 86_400
 
@@ -75,6 +76,48 @@ def test_no_other_colour_passes(views: dict[str, CertView], name: str) -> None:
     assert rules(judgement) == [Rule.VERDICT]
     assert str(judgement.violations[0]).startswith(f"toy/512/4: verdict: is {name}: ")
     assert str(judgement.violations[0]).endswith(" (c.json)")
+
+
+def test_further_reasons_are_counted(views: dict[str, CertView]) -> None:
+    for reasons, said in (
+        ((), "is RED"),
+        (("one",), "is RED: one"),
+        (("one", "two"), "is RED: one and 1 more"),
+        (("one", "two", "three"), "is RED: one and 2 more"),
+    ):
+        (violation,) = one(POLICY, replace(views["RED"], reasons=reasons)).violations
+        assert violation.text == said
+
+
+def test_a_live_green_that_may_not_be_promoted_does_not_pass(views: dict[str, CertView]) -> None:
+    barred = replace(views["GREEN"], promotable=False)
+    (violation,) = one(POLICY, barred).violations
+    assert (violation.rule, violation.text) == (Rule.VERDICT, "is GREEN and may not be promoted")
+    canary = replace(POLICY, sources=(Source.CANARY,))
+    assert one(canary, replace(views["canary"], promotable=False)).passed
+
+
+def test_a_missing_signature_is_a_violation(views: dict[str, CertView]) -> None:
+    unsigned = Candidate("c.json", views["GREEN"], (), "is not signed")
+    (violation,) = judge(POLICY, [unsigned], NOW_S).violations
+    assert (violation.rule, violation.text) == (Rule.SIGNATURE, "is not signed")
+
+
+def test_what_is_asked_of_every_certificate_and_what_a_policy_adds() -> None:
+    always = [Rule.FOREIGN, Rule.DUPLICATE, Rule.SOURCE, Rule.VERDICT]
+    assert list(asked_rules(POLICY)) == always
+    assert set(asked_rules(POLICY, signed=True)) == {*always, Rule.SIGNATURE}
+    asks: dict[str, tuple[Any, Rule]] = {
+        "max_age_days": (1, Rule.AGE),
+        "model_sha256": (("0" * 64,), Rule.MODEL),
+        "server_sha256": (("0" * 64,), Rule.SERVER),
+        "cell_sha256": (("0" * 64,), Rule.CELL),
+        "max_bound": (0.5, Rule.BOUND),
+        "min_horizon_tokens": (1, Rule.HORIZON),
+        "min_runs": (1, Rule.RUNS),
+    }
+    for name, (value, rule) in asks.items():
+        assert set(asked_rules(replace(POLICY, **{name: value}))) == {*always, rule}
 
 
 @pytest.mark.parametrize(("name", "source"), [("canary", Source.CANARY), ("mock", Source.MOCK)])
@@ -289,6 +332,13 @@ def test_an_acceptance_is_for_one_cell(views: dict[str, CertView]) -> None:
     assert rules(one(policy, views["AMBER"])) == [Rule.VERDICT]
 
 
+def test_an_acceptance_of_something_else_is_not_told_of(views: dict[str, CertView]) -> None:
+    policy = replace(accepting(CellName("toy", 512, 8), "2020-01-01"), required=(ANY,))
+    for seen, asked in ((views["AMBER"], policy), (views["RED"], accepting(expires="2020-01-01"))):
+        (violation,) = one(asked, seen).violations
+        assert "acceptance" not in violation.text
+
+
 def test_an_acceptance_may_be_for_one_digest(views: dict[str, CertView]) -> None:
     digest = views["AMBER"].cell_sha256
     entry = Acceptance(CELL, "known", "A. Person", None, digest)
@@ -307,8 +357,11 @@ def test_an_acceptance_may_be_for_one_digest(views: dict[str, CertView]) -> None
 def test_an_acceptance_ends_with_its_last_day(
     views: dict[str, CertView], expires: str, passes: bool
 ) -> None:
-    now_s = utc_seconds("2026-01-03T23:59:59Z")
-    assert now_s is not None
+    midnight = utc_seconds("2026-01-04T00:00:00Z")
+    assert midnight is not None
+    now_s = midnight - 1
+    if passes:
+        assert not one(accepting(expires=expires), views["AMBER"], midnight).passed
     judgement = one(accepting(expires=expires), views["AMBER"], now_s)
     assert judgement.passed is passes
     if not passes:

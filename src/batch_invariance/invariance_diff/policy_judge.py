@@ -113,8 +113,11 @@ class _Seen:
 
     def too_few(self, policy: Policy) -> Iterator[Violation]:
         """One violation, by its first file, for each cell that was not run as often as is asked."""
+        least = self._least
+        if least is None:
+            return
         for runs in self._cells.values():
-            first, n, least = next(iter(runs.values())), len(runs), self._least or 0
+            first, n = next(iter(runs.values())), len(runs)
             if first.view is not None and policy.requires(first.view.cell) and n < least:
                 text = f"{n} run{'s' if n != 1 else ''} of this cell, at least {least} asked"
                 yield Violation(Rule.RUNS, str(first.view.cell), first.file, text)
