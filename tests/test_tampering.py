@@ -408,7 +408,9 @@ def test_a_run_that_goes_on_signs_what_it_wrote(
     certificate.unlink()
     evidence = tmp_path / green.evidence_name
     key = read_key(key_file)
-    resume(read_interrupted(evidence), _launcher(), ExactMatch(), tmp_path, CONDUCT, key)
+    resume(
+        read_interrupted(evidence), _launcher(), ExactMatch(), tmp_path, replace(CONDUCT, key=key)
+    )
     assert _verify(certificate, capsys, "--sign-key", str(key_file))[0] == 0
 
 

@@ -130,7 +130,7 @@ def certify_once(job: Job, clients: Clients, out_dir: Path) -> Produced:
         say(found_lines(found.endpoint))
     header = endpoint_header(args.model, found, job.settings, job.workset, job.scorer)
     target = Target(clients.requests, clients.metrics, found)
-    conduct, progress = conduct_from(args, header)
+    conduct, progress = conduct_from(args, header, job.sign_key)
     try:
         return produce_by(
             header,
@@ -138,7 +138,6 @@ def certify_once(job: Job, clients: Clients, out_dir: Path) -> Produced:
             job.scorer,
             out_dir,
             conduct,
-            job.sign_key,
         )
     finally:
         progress.close()

@@ -91,10 +91,10 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         launcher = guarded_launcher(args, cell, known)
         targets.clear()
         began = time.monotonic()
-        conduct, progress = conduct_from(args, header)
+        conduct, progress = conduct_from(args, header, key)
         progress.skip(interruption.earlier.done)
         try:
-            produced = resume(interruption, launcher, scorer, args.evidence.parent, conduct, key)
+            produced = resume(interruption, launcher, scorer, args.evidence.parent, conduct)
         finally:
             progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])

@@ -107,9 +107,9 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         header = live_header(cell.source, cell.server, known, cell.settings, workset, scorer)
         targets.clear()
         began = time.monotonic()
-        conduct, progress = conduct_from(args, header)
+        conduct, progress = conduct_from(args, header, key)
         try:
-            produced = produce(header, launcher, scorer, args.out_dir, conduct, key)
+            produced = produce(header, launcher, scorer, args.out_dir, conduct)
         finally:
             progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])

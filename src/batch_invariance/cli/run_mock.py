@@ -105,10 +105,10 @@ def run(args: argparse.Namespace, server_flags: Sequence[str]) -> int:
         print(f"this run can never be GREEN: {reason}", file=sys.stderr)
     targets.clear()
     began = time.monotonic()
-    conduct, progress = conduct_from(args, header)
+    conduct, progress = conduct_from(args, header, key)
     try:
         launcher = MockLauncher(args.ctx, behaviour)
-        produced = produce(header, launcher, scorer, args.out_dir, conduct, key)
+        produced = produce(header, launcher, scorer, args.out_dir, conduct)
     finally:
         progress.close()
     write_ci_outputs(targets, [produced_cell(produced, time.monotonic() - began)])

@@ -13,6 +13,7 @@ from batch_invariance.invariance_diff.codewords import with_codewords
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.request import Sampling
 from batch_invariance.invariance_diff.schedule_file import parse_schedule
+from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.invariance_diff.workset import WorkSet, parse_workset
 from batch_invariance.live_invariance.bounded import MAX_INPUT_BYTES, read_at_most
 from batch_invariance.live_invariance.prepare import ListedSchedule, RunSettings, check_settings
@@ -143,12 +144,14 @@ def settings_from(args: argparse.Namespace, parallel: int) -> RunSettings:
     return settings
 
 
-def conduct_from(args: argparse.Namespace, header: Header) -> tuple[Conduct, Progress]:
-    """How the run behaves, and the progress it reports to."""
+def conduct_from(
+    args: argparse.Namespace, header: Header, key: SigningKey | None = None
+) -> tuple[Conduct, Progress]:
+    """How the run behaves, and the progress it reports to; `key` signs its certificate."""
     verbosity = 0 if args.quiet else 2 if args.verbose else 1
     progress = Progress(header, sys.stderr, verbosity)
     stop = StopRules(on_lost=args.stop_on_lost, on_red=args.stop_on_red)
-    return Conduct(progress, args.request_timeout, stop), progress
+    return Conduct(progress, args.request_timeout, stop, key), progress
 
 
 def load_workset(path: Path) -> WorkSet:

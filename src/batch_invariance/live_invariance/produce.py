@@ -45,11 +45,13 @@ class Produced:
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """How a run behaves towards its surroundings: who is told, time limits, early ends."""
+    """How a run behaves towards its surroundings: who is told, time limits, early ends, and the key
+    that signs its certificate, None for none."""
 
     observer: RunObserver
     request_timeout_s: float
     stop_rules: StopRules
+    key: SigningKey | None = None
 
 
 def evidence_bytes(header: Header) -> int:
@@ -66,7 +68,6 @@ def produce(
     scorer: Scorer,
     out_dir: Path,
     conduct: Conduct,
-    key: SigningKey | None = None,
 ) -> Produced:
     """`produce_by` of a cell whose servers `launcher` starts."""
     timeout_s = conduct.request_timeout_s
@@ -74,7 +75,7 @@ def produce(
     def run(recorder: Recorder) -> None:
         run_cell(recorder, launcher, timeout_s)
 
-    return produce_by(header, run, scorer, out_dir, conduct, key)
+    return produce_by(header, run, scorer, out_dir, conduct)
 
 
 def produce_by(
@@ -83,10 +84,9 @@ def produce_by(
     scorer: Scorer,
     out_dir: Path,
     conduct: Conduct,
-    key: SigningKey | None = None,
 ) -> Produced:
-    """Has `run` write the evidence in `out_dir`, then derives the certificate from it, and signs it
-    where there is a `key`.
+    """Has `run` write the evidence in `out_dir`, then derives the certificate from it and signs
+    it as `conduct` says.
 
     The cell's older certificate and evidence are renamed first, so that a stale GREEN never
     stands for a run that failed. Raises what `run`, the disk guard and the out-dir's checks
@@ -99,7 +99,7 @@ def produce_by(
         set_aside_signed(paths.certificate, [paths.evidence])
         with EvidenceWriter(paths.evidence) as writer:
             record_run(writer, header, scorer, conduct, run)
-        return _certified(paths, key)
+        return _certified(paths, conduct.key)
 
 
 def resume(
@@ -108,10 +108,9 @@ def resume(
     scorer: Scorer,
     out_dir: Path,
     conduct: Conduct,
-    key: SigningKey | None = None,
 ) -> Produced:
-    """Goes on with an interrupted run in the file that it left, then derives its certificate, and
-    signs it where there is a `key`.
+    """Goes on with an interrupted run in the file that it left, then derives its certificate and
+    signs it as `conduct` says.
 
     Raises what `produce` raises, and EvidenceError where the file is no longer what was read.
     """
@@ -132,7 +131,7 @@ def resume(
         set_aside_signed(paths.certificate)
         with EvidenceWriter(paths.evidence, interruption.written) as writer:
             record_run(writer, header, scorer, conduct, rest)
-        return _certified(paths, key)
+        return _certified(paths, conduct.key)
 
 
 def certify_ended(evidence: Path, key: SigningKey | None = None) -> Produced | None:

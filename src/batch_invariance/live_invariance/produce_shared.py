@@ -8,7 +8,6 @@ from pathlib import Path
 
 from batch_invariance.invariance_diff.records import COMPLETE, Header
 from batch_invariance.invariance_diff.shared_arm import shared_header
-from batch_invariance.invariance_diff.signature import SigningKey
 from batch_invariance.live_invariance.evidence_file import EvidenceWriter, Written
 from batch_invariance.live_invariance.host import check_disk
 from batch_invariance.live_invariance.produce import (
@@ -74,7 +73,6 @@ def produce_sharing(
     out_dir: Path,
     conduct: Conduct,
     origin: Origin,
-    key: SigningKey | None = None,
 ) -> Produced:
     """`produce` of a cell that copies its arms A and A2 from `origin`.
 
@@ -93,7 +91,7 @@ def produce_sharing(
         else:
             conclude(recorder, stopped)
 
-    return produce_by(header, whole, scorer, out_dir, conduct, key)
+    return produce_by(header, whole, scorer, out_dir, conduct)
 
 
 def _written(

@@ -184,9 +184,9 @@ class Sweep:
         else:
             run = partial(resume, cut_off, launcher, group.scorer, folder)
         self._ledger.put(replace(self._ledger.cell(task.file), state=RunState.RUNNING))
-        conduct = self._begins(header, task, waiting, arm=False)
+        conduct = replace(self._begins(header, task, waiting, arm=False), key=self._rules.key)
         began = time.monotonic()
-        produced = run(conduct=conduct, key=self._rules.key)
+        produced = run(conduct=conduct)
         return produced, time.monotonic() - began, cut_off is None
 
     def _begins(self, header: Header, task: Task, waiting: Sequence[Task], arm: bool) -> Conduct:
