@@ -18,9 +18,11 @@ from batch_invariance.cli.cert_files import find_certificates
 from batch_invariance.cli.exit_codes import ExitCode
 from batch_invariance.cli.many_files import over_files
 from batch_invariance.errors import BatchInvarianceError, UsageError
+from batch_invariance.formats.case_words import count
 from batch_invariance.formats.html_page import Cell, PageInfo, draw_cell, page
 from batch_invariance.invariance_diff.report_data import CellReport, detail_for
 from batch_invariance.invariance_diff.report_words import Standing
+from batch_invariance.live_invariance.host import format_bytes
 from batch_invariance.live_invariance.store import check_new
 from batch_invariance.live_invariance.text import printable
 
@@ -121,7 +123,8 @@ def _said(path: Path, size: int, reports: Sequence[CellReport]) -> str:
     shown = ", ".join(f"{counts[s]} {s.value}" for s in Standing if counts[s])
     safe = sum(report.safe for report in reports)
     return printable(
-        f"{path}: {len(reports)} cells, {shown}; {safe} safe as measured; {size / 1e6:.1f} MB"
+        f"{path}: {count(len(reports), 'cell')}, {shown}; {safe} safe as measured; "
+        f"{format_bytes(size)}"
     )
 
 
