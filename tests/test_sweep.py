@@ -25,6 +25,7 @@ from batch_invariance.invariance_diff.matrix_index import (
 from batch_invariance.invariance_diff.model import Verdict
 from batch_invariance.invariance_diff.records import Header
 from batch_invariance.invariance_diff.verify import REQUIRED_FIELDS
+from batch_invariance.live_invariance.binaries import replaced_libraries
 from batch_invariance.live_invariance.digests import file_sha256
 from batch_invariance.live_invariance.mock_answer import BatchDivergence, MockBehaviour
 from batch_invariance.live_invariance.server import Launcher
@@ -153,6 +154,17 @@ def test_a_replaced_library_of_the_server_keeps_nothing(tmp_path: Path) -> None:
     assert launches.made == [("default", 1), ("default", 2), ("default", 4)]
     assert sum("libggml-cpu.so was replaced" in note for note in watcher.notes) == 3
     assert index.complete
+
+
+def test_a_library_is_looked_for_in_the_servers_folder_alone(tmp_path: Path) -> None:
+    beside = tmp_path / "server"
+    (beside / "a_folder.so").mkdir(parents=True)
+    for path in (tmp_path / "above.so", beside / "inside.so"):
+        path.write_bytes(b"another build")
+    names = ("../above.so", str(tmp_path / "above.so"), "absent.so", "a_folder.so", "", "nul\0")
+    assert replaced_libraries([(name, "0" * 64) for name in (*names, "inside.so")], beside) == [
+        "inside.so"
+    ]
 
 
 def test_a_larger_sweep_takes_what_a_smaller_one_has_done(tmp_path: Path) -> None:

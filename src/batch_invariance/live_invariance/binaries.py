@@ -49,16 +49,26 @@ def running_binary(pid: int) -> RunningBinary:
 
 
 def replaced_libraries(libraries: Iterable[tuple[str, str]], folder: Path) -> list[str]:
-    """The names of those libraries, name and digest, that are another file in `folder` by now.
+    """The names of those libraries, name and digest, that are another file in `folder` by now, or
+    one that cannot be read.
 
-    What does not lie there, as under a wrapper script, is not known to be another.
+    What does not lie there, as under a wrapper script, is not known to be another. The names come
+    from evidence: one that would leave the folder is none.
     """
-    there = [(name, digest, folder / name) for name, digest in libraries]
     cache = ModelDigestCache()
+
+    def is_another(path: Path, digest: str) -> bool:
+        try:
+            return cache.digest(path).sha256 != digest
+        except BatchInvarianceError:
+            return True
+
     return sorted(
         name
-        for name, digest, path in there
-        if path.is_file() and cache.digest(path).sha256 != digest
+        for name, digest in libraries
+        if os.path.basename(name) == name
+        and os.path.isfile(folder / name)
+        and is_another(folder / name, digest)
     )
 
 
